@@ -18,7 +18,9 @@ PATTERNS = (
 def on_files(files, config):
     outside = {"index.md": ROOT / "README.md"}
     for pattern in PATTERNS:
-        found = (path for path in ROOT.glob(pattern) if path.suffix in (".md", ".png", ".json", ".cff"))
+        found = (
+            path for path in ROOT.glob(pattern) if path.suffix in (".md", ".png", ".json", ".cff")
+        )
         outside |= {path.relative_to(ROOT).as_posix(): path for path in found}
     for name, path in outside.items():
         files.append(File.generated(config, name, abs_src_path=str(path)))

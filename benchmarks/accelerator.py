@@ -93,7 +93,9 @@ class Part:
             yield outcome
             outcome["ran"] = True
         except Exception as error:
-            too_large = type(error).__name__ == "OutOfMemoryError"  # torch's, by name: a part need not load torch
+            too_large = (
+                type(error).__name__ == "OutOfMemoryError"
+            )  # torch's, by name: a part need not load torch
             if too_large and may_not_fit:
                 outcome["fits"] = False
             else:
@@ -153,7 +155,10 @@ def loss(part: Part) -> None:
     from headless_trainer.objective.losses import vocabulary_cross_entropy
 
     dtype = torch.bfloat16 if part.scale == "gpu" else torch.float32
-    part.found["facts"] |= {"dtype": str(dtype).removeprefix("torch."), "left out": heads(part.device)[1]}
+    part.found["facts"] |= {
+        "dtype": str(dtype).removeprefix("torch."),
+        "left out": heads(part.device)[1],
+    }
     exact_methods = {
         "K x U": functools.partial(contrastive, backend="chunked"),
         "K x V": functools.partial(vocabulary_cross_entropy, backend="chunked"),
@@ -164,7 +169,13 @@ def loss(part: Part) -> None:
             continue
         if part.late():
             return
-        inputs, exact, memory, errors, too_large = make_inputs(size, dtype, part.device), {}, {}, {}, []
+        inputs, exact, memory, errors, too_large = (
+            make_inputs(size, dtype, part.device),
+            {},
+            {},
+            {},
+            [],
+        )
         for name, method in exact_methods.items():
             with part.attempt(f"{name} in float64 at {size}"):
                 exact[name] = loss_and_gradients(method, in_float64(inputs))
@@ -174,14 +185,21 @@ def loss(part: Part) -> None:
             with part.attempt(name) as outcome:
                 want = exact.get("K x V" if name.startswith("K x V") else "K x U")
                 got = loss_and_gradients(method, inputs)
-                found = [relative(*pair) for pair in zip(got, want, strict=True)] if want else [None] * 3
+                found = (
+                    [relative(*pair) for pair in zip(got, want, strict=True)]
+                    if want
+                    else [None] * 3
+                )
                 del got
                 bytes_more = extra_memory(name, method, inputs) if part.device == "cuda" else None
             if outcome["ran"]:
                 errors[name], memory[name] = found, bytes_more
             elif not outcome["fits"]:
                 too_large.append(name)
-        runs = {name: functools.partial(run_once, methods(part.device, dtype)[name], inputs) for name in memory}
+        runs = {
+            name: functools.partial(run_once, methods(part.device, dtype)[name], inputs)
+            for name in memory
+        }
         with part.attempt(f"times at {size}", may_not_fit=False):
             seconds = alternate(runs, 3 if part.scale == "cpu" or math.prod(size) > 1e13 else 5)
             distinct = len(inputs[1].unique())
@@ -200,10 +218,42 @@ def loss(part: Part) -> None:
 STEPS = {
     # Smaller batches wait for the host. XLM-R's largest step fits only beside few others.
     "gpu": [
-        dict(model="pythia-70m", vocab_size=50304, length=512, bf16=True, start=64, last=128, pool_size=[16384]),
-        dict(model="xlm-roberta-base", vocab_size=250002, length=512, bf16=True, start=128, last=128, pool_size=[]),
-        dict(model="bert-base", vocab_size=50304, length=512, bf16=True, start=128, last=128, pool_size=[]),
-        dict(model="gemma-3-270m", vocab_size=262144, length=512, bf16=True, start=16, last=16, pool_size=[]),
+        dict(
+            model="pythia-70m",
+            vocab_size=50304,
+            length=512,
+            bf16=True,
+            start=64,
+            last=128,
+            pool_size=[16384],
+        ),
+        dict(
+            model="xlm-roberta-base",
+            vocab_size=250002,
+            length=512,
+            bf16=True,
+            start=128,
+            last=128,
+            pool_size=[],
+        ),
+        dict(
+            model="bert-base",
+            vocab_size=50304,
+            length=512,
+            bf16=True,
+            start=128,
+            last=128,
+            pool_size=[],
+        ),
+        dict(
+            model="gemma-3-270m",
+            vocab_size=262144,
+            length=512,
+            bf16=True,
+            start=16,
+            last=16,
+            pool_size=[],
+        ),
     ],
     # A program does not survive running out of CPU memory, so a CPU gets two batch sizes.
     "cpu": [
@@ -223,7 +273,11 @@ def steps(part: Part) -> None:
         if part.late():
             return
         now = time.monotonic()
-        sweep(part, argparse.Namespace(**problem | compared), now + (part.deadline - now) / (len(problems) - index))
+        sweep(
+            part,
+            argparse.Namespace(**problem | compared),
+            now + (part.deadline - now) / (len(problems) - index),
+        )
         gc.collect()
 
 
@@ -272,7 +326,12 @@ def sweep(part: Part, problem, deadline: float) -> None:
         while made and size <= problem.last:
             if part.late(deadline):
                 break
-            where = {"model": problem.model, "V": problem.vocab_size, "length": problem.length, "batch": size}
+            where = {
+                "model": problem.model,
+                "V": problem.vocab_size,
+                "length": problem.length,
+                "batch": size,
+            }
             if part.has(**where):
                 size *= 2
                 continue
@@ -281,7 +340,9 @@ def sweep(part: Part, problem, deadline: float) -> None:
             for method in list(made):
                 names = [None]
                 if method == "our vanilla":
-                    masked = MODELS[problem.model][0] == "mlm"  # these models also have a bias in the head
+                    masked = (
+                        MODELS[problem.model][0] == "mlm"
+                    )  # these models also have a bias in the head
                     count = int(0.15 * ids.numel()) if masked else ids.numel()
                     shape = count, config_of(problem).hidden_size, problem.vocab_size
                     names = fastest(part, all_heads, shape, biased=masked)
@@ -289,7 +350,9 @@ def sweep(part: Part, problem, deadline: float) -> None:
                     if head is not None:
                         chosen.head = all_heads[head]
                     with part.attempt(f"{name}: {method}") as outcome:
-                        peaks[method] = peak_of(made[method], {"input_ids": ids}, device) + state[method]
+                        peaks[method] = (
+                            peak_of(made[method], {"input_ids": ids}, device) + state[method]
+                        )
                     if outcome["ran"]:
                         used = head or used
                         break
@@ -301,12 +364,18 @@ def sweep(part: Part, problem, deadline: float) -> None:
                     part.free()
             seconds = {}
             with part.attempt(f"{name}: times at batch {size}", may_not_fit=False):
-                runs = {m: functools.partial(timed, step, {"input_ids": ids}, device) for m, step in made.items()}
+                runs = {
+                    m: functools.partial(timed, step, {"input_ids": ids}, device)
+                    for m, step in made.items()
+                }
                 seconds = alternate(runs, 3)
             step = runs = None
             for method, values in seconds.items():
                 middle = statistics.median(values)
-                ratios = [own / base for own, base in zip(values, seconds.get("headless", values), strict=True)]
+                ratios = [
+                    own / base
+                    for own, base in zip(values, seconds.get("headless", values), strict=True)
+                ]
                 part.add(
                     **where, method=method, fits=True, head=used if method == "our vanilla" else None, ms=1e3 * middle,
                     low=1e3 * min(values), high=1e3 * max(values), tokens_per_second=ids.numel() / middle,
@@ -323,7 +392,9 @@ def fastest(part: Part, found: dict, size: tuple[int, int, int], biased: bool) -
     import torch
     from loss import alternate, make_inputs, run_once
 
-    inputs = make_inputs(size, torch.bfloat16 if part.scale == "gpu" else torch.float32, part.device)
+    inputs = make_inputs(
+        size, torch.bfloat16 if part.scale == "gpu" else torch.float32, part.device
+    )
     bias = torch.zeros_like(inputs[2][:, 0]).requires_grad_() if biased else None
     runs = {}
     for name, head in found.items():
@@ -364,10 +435,14 @@ def peak_of(step, batch, device) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output_dir", default="runs/accelerator")
     parser.add_argument("--scale", choices=("gpu", "cpu"), help="Default: gpu if there is one.")
-    parser.add_argument("--minutes", type=float, help="Time for all parts: 9 on a GPU, 5 on a CPU by default.")
+    parser.add_argument(
+        "--minutes", type=float, help="Time for all parts: 9 on a GPU, 5 on a CPU by default."
+    )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     for hidden in ("--part", "--result", "--seconds"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
@@ -406,7 +481,12 @@ def run_all(args) -> int:
     output = Path(args.output_dir)
     output.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60 * args.minutes
-    report = {"machine": machine(args.scale), "scale": args.scale, "minutes": args.minutes, "parts": {}}
+    report = {
+        "machine": machine(args.scale),
+        "scale": args.scale,
+        "minutes": args.minutes,
+        "parts": {},
+    }
     waiting = {name: PARTS[name] for name in PARTS if name in args.parts}
     with tempfile.TemporaryDirectory() as folder:
         for name in list(waiting):
@@ -416,7 +496,10 @@ def run_all(args) -> int:
             for found in follow(name, args, Path(folder), seconds):
                 report["parts"][name] = found
                 write(report, output)
-            print(f"{name}: {found['status']} after {found['seconds']:.0f} s, {len(found['rows'])} figures", flush=True)
+            print(
+                f"{name}: {found['status']} after {found['seconds']:.0f} s, {len(found['rows'])} figures",
+                flush=True,
+            )
     print((output / f"{FILE}.md").read_text())
     parts = report["parts"].values()
     above = [row for part in parts for row in part["rows"] if row.get("ok") is False]
@@ -434,12 +517,25 @@ def follow(name: str, args, folder: Path, seconds: float) -> Iterator[dict]:
         nonlocal found
         if path.exists():
             found = json.loads(path.read_text())
-        return found | {"status": status, "seconds": time.monotonic() - started, "left_out": without}
+        return found | {
+            "status": status,
+            "seconds": time.monotonic() - started,
+            "left_out": without,
+        }
 
     for _ in range(1 + RESTARTS):
         left = seconds - (time.monotonic() - started)
         # No item starts in the last tenth of the time, which is left for the item then running.
-        command = [sys.executable, __file__, "--part", name, "--result", str(path), "--scale", args.scale]
+        command = [
+            sys.executable,
+            __file__,
+            "--part",
+            name,
+            "--result",
+            str(path),
+            "--scale",
+            args.scale,
+        ]
         command += ["--seconds", str(left - 0.1 * seconds), "--without", *without]
         process = subprocess.Popen(command, env=environment)
         try:
@@ -474,7 +570,15 @@ def machine(scale: str) -> dict:
     from loss import machine as described
 
     packages = {}
-    for name in ("torch", "triton", "transformers", "accelerate", "liger-kernel", "cut-cross-entropy", "flash-attn"):
+    for name in (
+        "torch",
+        "triton",
+        "transformers",
+        "accelerate",
+        "liger-kernel",
+        "cut-cross-entropy",
+        "flash-attn",
+    ):
         with contextlib.suppress(PackageNotFoundError):
             packages[name] = version(name)
     facts = {"device": described("cuda" if scale == "gpu" else "cpu"), "packages": packages}
@@ -508,7 +612,10 @@ WORDS = {
 
 
 def write(report: dict, output: Path) -> None:
-    for name, text in ((f"{FILE}.json", json.dumps(report, indent=1)), (f"{FILE}.md", page(report))):
+    for name, text in (
+        (f"{FILE}.json", json.dumps(report, indent=1)),
+        (f"{FILE}.md", page(report)),
+    ):
         aside = output / f"{name}.aside"
         aside.write_text(text + "\n")
         aside.replace(output / name)
@@ -517,7 +624,9 @@ def write(report: dict, output: Path) -> None:
 def page(report: dict) -> str:
     from headless_trainer.tables import markdown
 
-    packages = ", ".join(f"{name} {number}" for name, number in report["machine"]["packages"].items())
+    packages = ", ".join(
+        f"{name} {number}" for name, number in report["machine"]["packages"].items()
+    )
     lines = ["# On one device", "", f"{report['machine']['device']}. {packages}.", ""]
     for name, part in report["parts"].items():
         lines += [f"## {name}", "", f"{part['status']}, {part['seconds']:.0f} s. {WORDS[name]}", ""]
@@ -527,12 +636,22 @@ def page(report: dict) -> str:
             lines += [markdown([heading for _, heading, _ in columns], cells), ""]
         for what, value in part["facts"].items():
             if isinstance(value, dict):
-                value = "; ".join(f"{item}: {reason}" for item, reason in value.items()) or "nothing"
+                value = (
+                    "; ".join(f"{item}: {reason}" for item, reason in value.items()) or "nothing"
+                )
             lines.append(f"- {what}: {value}")
-        lines += [f"- FAILED {item}: {' '.join(error.split())}" for item, error in part["failures"].items()]
+        lines += [
+            f"- FAILED {item}: {' '.join(error.split())}"
+            for item, error in part["failures"].items()
+        ]
         lines += [f"- FAILED {item}: the process was lost with it" for item in part["left_out"]]
         if part["status"] == "failed":
-            lines += ["", "```", part.get("error", "The process ended without an error message.").rstrip(), "```"]
+            lines += [
+                "",
+                "```",
+                part.get("error", "The process ended without an error message.").rstrip(),
+                "```",
+            ]
         lines.append("")
     return "\n".join(lines)
 

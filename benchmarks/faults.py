@@ -40,37 +40,56 @@ import psutil
 import torch
 from safetensors.torch import load_file
 
-from headless_trainer.runtime.checkpoints import INCOMPLETE_NAME, checkpoint_to_resume, checkpoints_in
+from headless_trainer.runtime.checkpoints import (
+    INCOMPLETE_NAME,
+    checkpoint_to_resume,
+    checkpoints_in,
+)
 from headless_trainer.runtime.manifest import find_fault
 from headless_trainer.tables import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 SAVE_STEPS, LIMIT = 10, 3
-STEPS_A_LIFE = 80  # more than a life trains, so that the run does not end before its last disturbance
+STEPS_A_LIFE = (
+    80  # more than a life trains, so that the run does not end before its last disturbance
+)
 DECODER = ("gpt2", "bpe", '{"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 32}')
-WIDTH = '{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}'
+WIDTH = (
+    '{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}'
+)
 ENCODER = ("bert", "wordpiece", WIDTH)
 # Model, number of processes and further flags of each variant.
 VARIANTS = {
     "rows": (DECODER, 1, []),
     "workers": (ENCODER, 1, ["--dataloader_num_workers", "2"]),
-    "stream": (DECODER, 1, ["--streaming", "--shuffle_buffer_size", "50", "--dataloader_num_workers", "1"]),
+    "stream": (
+        DECODER,
+        1,
+        ["--streaming", "--shuffle_buffer_size", "50", "--dataloader_num_workers", "1"],
+    ),
     "processes": (DECODER, 2, []),
 }
 ATTACKS = ("kill", "signal", "damage", "second run", "full disk")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=24, help="SIGKILLs over all variants")
     parser.add_argument("--signals", type=int, default=24, help="SIGTERMs over all variants")
-    parser.add_argument("--flips", type=int, default=20, help="bits flipped in each file, one at a time")
+    parser.add_argument(
+        "--flips", type=int, default=20, help="bits flipped in each file, one at a time"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the random moments")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
     args = parser.parse_args()
     print(f"a checkpoint every {SAVE_STEPS} steps, save_total_limit {LIMIT}, ", end="")
-    print(f"{os.cpu_count()} CPU cores ({platform.machine()}), torch {torch.__version__}\n", flush=True)
+    print(
+        f"{os.cpu_count()} CPU cores ({platform.machine()}), torch {torch.__version__}\n",
+        flush=True,
+    )
     started, table = time.monotonic(), Table()
     with tempfile.TemporaryDirectory() as folder:
         for index, variant in enumerate(args.variants):
@@ -114,7 +133,9 @@ class Table:
 # Kills and signals ---------------------------------------------------------------------------------------------------------
 
 
-def disturb(variant: str, lives: list[str], folder: Path, moments: random.Random, table: Table) -> None:
+def disturb(
+    variant: str, lives: list[str], folder: Path, moments: random.Random, table: Table
+) -> None:
     """Run a variant undisturbed, run it with disturbances, and compare the two."""
     run = Run(folder, variant, len(lives) * STEPS_A_LIFE + 5)
     first = time.monotonic()
@@ -123,14 +144,20 @@ def disturb(variant: str, lives: list[str], folder: Path, moments: random.Random
         time.sleep(0.01)
     startup = time.monotonic() - first
     assert process.wait() == 0, run.said()
-    print(f"{variant}: undisturbed, {run.steps} steps in {time.monotonic() - first:.0f} s, ", end="")
+    print(
+        f"{variant}: undisturbed, {run.steps} steps in {time.monotonic() - first:.0f} s, ", end=""
+    )
     print(f"{startup:.1f} s to its first checkpoint", flush=True)
 
     ledger = Ledger(folder / "disturbed")
     for number, attack in enumerate(lives, 1):
         leftover, before = half_written(ledger.run_dir), newest_step(ledger.run_dir)
         process = run.start(ledger.run_dir)
-        kinds = {"starting": 15, "training": 35, "writing": 50} if attack == "kill" else {"training": 1, "writing": 1}
+        kinds = (
+            {"starting": 15, "training": 35, "writing": 50}
+            if attack == "kill"
+            else {"training": 1, "writing": 1}
+        )
         kind = moments.choices(list(kinds), list(kinds.values()))[0]
         wait_for_moment(ledger.run_dir, process, kind, moments, startup)
         assert process.poll() is None, f"the run ended before attack {number}: {run.said()}"
@@ -145,8 +172,13 @@ def disturb(variant: str, lives: list[str], folder: Path, moments: random.Random
         if attack == "kill" and half not in (None, leftover):
             place = f"writing {half[0].name}, {sum(path.is_file() for path in half[0].rglob('*'))} files so far"
         held, found = ledger.inspect()
-        if attack == "signal" and not (newest_step(ledger.run_dir) > before and "Stopped by SIGTERM" in run.said()):
-            held, found = False, found + f"; NO CHECKPOINT AFTER THE SIGNAL; output:\n{run.said()[-3000:]}"
+        if attack == "signal" and not (
+            newest_step(ledger.run_dir) > before and "Stopped by SIGTERM" in run.said()
+        ):
+            held, found = (
+                False,
+                found + f"; NO CHECKPOINT AFTER THE SIGNAL; output:\n{run.said()[-3000:]}",
+            )
         table.add("SIGKILL" if attack == "kill" else "SIGTERM to all processes", variant, held)
         print(f"{variant}, {attack} {number:>3}: {place:<42}{found}", flush=True)
     assert run.start(ledger.run_dir).wait() == 0, run.said()
@@ -154,7 +186,10 @@ def disturb(variant: str, lives: list[str], folder: Path, moments: random.Random
     same = same_numbers(folder / "whole", ledger.run_dir, run.steps)
     table.add("weights and losses at the end", variant, same)
     numbers = f"weights and {run.steps} losses {'bit-identical to' if same else 'DIFFERENT from'} the undisturbed run"
-    print(f"{variant}: {len(ledger.known) + ledger.rotated} checkpoints found complete; {numbers}", flush=True)
+    print(
+        f"{variant}: {len(ledger.known) + ledger.rotated} checkpoints found complete; {numbers}",
+        flush=True,
+    )
 
 
 def send(process: subprocess.Popen, number: int) -> list[psutil.Process]:
@@ -185,10 +220,16 @@ class Run:
             *("--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "2", "--logging_steps", "1"),
             *("--save_steps", SAVE_STEPS, "--save_total_limit", LIMIT, "--disable_tqdm", "true", *flags),
         ]  # fmt: skip
-        cores = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "cache")}
+        cores = {
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "HF_DATASETS_CACHE": str(folder / "cache"),
+        }
         self.environment, self.log = os.environ | cores, folder / "log"
 
-    def start(self, output_dir: Path, *flags, resume: bool = True, before: Callable | None = None) -> subprocess.Popen:
+    def start(
+        self, output_dir: Path, *flags, resume: bool = True, before: Callable | None = None
+    ) -> subprocess.Popen:
         """Start a life; its first process calls ``before`` first."""
         command = [*self.command, "--output_dir", output_dir, *flags]
         command += ["--resume_from_checkpoint", "auto"] if resume else []
@@ -215,14 +256,20 @@ class Ledger:
         faults = {path.name: fault for path in found if (fault := find_fault(path))}
         now = {path.name: digest(path) for path in found if path.name not in faults}
         missing = [name for name in self.known if name not in now]
-        rotated = [name for name in missing if sum(steps(other) > steps(name) for other in now) >= LIMIT]
+        rotated = [
+            name for name in missing if sum(steps(other) > steps(name) for other in now) >= LIMIT
+        ]
         self.rotated += len(rotated)
         trouble = [f"{name}: {fault}" for name, fault in faults.items()]
         trouble += [f"lost {name}" for name in missing if name not in rotated]
-        trouble += [f"changed {name}" for name, known in self.known.items() if now.get(name, known) != known]
+        trouble += [
+            f"changed {name}" for name, known in self.known.items() if now.get(name, known) != known
+        ]
         self.known = now
         newest = max(now, key=steps, default="no checkpoint yet")
-        return not trouble, f"{len(now)} complete, last {newest}" + "".join(f"; {words.upper()}" for words in trouble)
+        return not trouble, f"{len(now)} complete, last {newest}" + "".join(
+            f"; {words.upper()}" for words in trouble
+        )
 
 
 def steps(name: str) -> int:
@@ -277,8 +324,13 @@ def same_numbers(whole: Path, killed: Path, steps: int) -> bool:
     want, got = (load_file(folder / "model.safetensors") for folder in (whole, killed))
     if want.keys() != got.keys() or not all(torch.equal(want[name], got[name]) for name in want):
         return False
-    histories = [json.loads((folder / "trainer_state.json").read_text())["log_history"] for folder in (whole, killed)]
-    want, got = ({log["step"]: log["loss"] for log in history if "loss" in log} for history in histories)
+    histories = [
+        json.loads((folder / "trainer_state.json").read_text())["log_history"]
+        for folder in (whole, killed)
+    ]
+    want, got = (
+        {log["step"]: log["loss"] for log in history if "loss" in log} for history in histories
+    )
     return want == got and len(want) == steps
 
 
@@ -305,7 +357,9 @@ def damage_files(folder: Path, flips: int, moments: random.Random, table: Table)
         "a folder instead": lambda path: (path.unlink(), path.mkdir()),
     } | {f"bit {number} flipped": flip for number in range(flips)}
     # People may edit a card, and JSON may end in a space.
-    files = (path for path in sorted(newest.rglob("*")) if path.is_file() and path.name != "README.md")
+    files = (
+        path for path in sorted(newest.rglob("*")) if path.is_file() and path.name != "README.md"
+    )
     names = [path.relative_to(newest) for path in files]
     for name in names:
         found = []
@@ -319,7 +373,10 @@ def damage_files(folder: Path, flips: int, moments: random.Random, table: Table)
             table.add("a damaged file", str(name), held)
             shutil.rmtree(newest)
             os.replace(folder / "aside", newest)
-        print(f"damaged {name}: {'skipped each time' if not found else 'NOT NOTICED: ' + ', '.join(found)}", flush=True)
+        print(
+            f"damaged {name}: {'skipped each time' if not found else 'NOT NOTICED: ' + ', '.join(found)}",
+            flush=True,
+        )
     assert checkpoint_to_resume("auto", folder / "damaged") == str(newest)
 
 
@@ -333,7 +390,11 @@ def start_twice(folder: Path, table: Table) -> None:
         time.sleep(0.01)
     for number in range(2):
         second = other.start(folder / "shared")
-        refused = second.wait() == 1 and str(first.pid) in other.said() and "Traceback" not in other.said()
+        refused = (
+            second.wait() == 1
+            and str(first.pid) in other.said()
+            and "Traceback" not in other.said()
+        )
         table.add("a second run in the same folder", "rows", refused and first.poll() is None)
         print(f"second run {number + 1}: {other.said().strip().splitlines()[-1]}", flush=True)
     send(first, signal.SIGKILL)
@@ -343,9 +404,21 @@ def start_twice(folder: Path, table: Table) -> None:
     code += "futures = [ThreadPoolExecutor(1).submit(main, sys.argv[1:]) for _ in range(2)]; "
     code += "print([repr(each.exception()) for each in futures])"
     start = run.command.index("run_pretrain.py")
-    threads = [sys.executable, "-c", code, *run.command[start + 1 :], "--output_dir", folder / "threads"]
-    done = subprocess.run([*map(str, threads)], cwd=ROOT, env=run.environment, capture_output=True, text=True)
-    held = find_fault(checkpoints_in(folder / "threads")[0]) is None and "is being written to by" in done.stdout
+    threads = [
+        sys.executable,
+        "-c",
+        code,
+        *run.command[start + 1 :],
+        "--output_dir",
+        folder / "threads",
+    ]
+    done = subprocess.run(
+        [*map(str, threads)], cwd=ROOT, env=run.environment, capture_output=True, text=True
+    )
+    held = (
+        find_fault(checkpoints_in(folder / "threads")[0]) is None
+        and "is being written to by" in done.stdout
+    )
     table.add("a second run in a thread", "rows", held)
     third = run.start(folder / "shared")
     held = third.wait() == 0 and find_fault(checkpoints_in(folder / "shared")[0]) is None
@@ -366,8 +439,12 @@ def fill_disk(folder: Path, table: Table) -> None:
     for where, flags in (("at a checkpoint", []), ("at the last save", ["--save_strategy", "no"])):
         run, output = Run(folder, "rows", SAVE_STEPS), folder / where.replace(" ", "_")
         status = run.start(output, *flags, resume=False, before=shrink).wait()
-        left = [path.name for path in output.rglob("*") if path.is_file() and path.stat().st_size == 0]
-        left += [path.name for path in output.rglob(model)] + [path.name for path in checkpoints_in(output)]
+        left = [
+            path.name for path in output.rglob("*") if path.is_file() and path.stat().st_size == 0
+        ]
+        left += [path.name for path in output.rglob(model)] + [
+            path.name for path in checkpoints_in(output)
+        ]
         held = status == 1 and "Traceback" not in run.said() and not left
         table.add(f"a full disk {where}", "rows", held)
         last = run.said().strip().splitlines()[-1]

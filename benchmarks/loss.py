@@ -64,11 +64,15 @@ def candidates(targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return pool.index_of(targets), F.pad(pool.ids, more), F.pad(logs, more, value=-math.inf)
 
 
-def contrastive(hidden: Tensor, targets: Tensor, weight: Tensor, backend: str, cuda: int = CHUNK) -> Tensor:
+def contrastive(
+    hidden: Tensor, targets: Tensor, weight: Tensor, backend: str, cuda: int = CHUNK
+) -> Tensor:
     index, ids, log_counts = candidates(targets)
     log_counts = log_counts.to(torch.promote_types(hidden.dtype, torch.float32))
     with mock.patch.dict(losses.CHUNK_ELEMENTS, cuda=cuda):
-        return losses.candidate_loss(hidden, index, F.embedding(ids, weight), log_counts, backend=backend)
+        return losses.candidate_loss(
+            hidden, index, F.embedding(ids, weight), log_counts, backend=backend
+        )
 
 
 CANDIDATE_METHODS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
@@ -83,7 +87,9 @@ CANDIDATE_METHODS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 Head = Callable[..., Tensor]
 
 
-def plain_head(hidden: Tensor, targets: Tensor, weight: Tensor, bias=None, *, reduction: str = "mean") -> Tensor:
+def plain_head(
+    hidden: Tensor, targets: Tensor, weight: Tensor, bias=None, *, reduction: str = "mean"
+) -> Tensor:
     """Return the loss from all logits at once, in float32, as the models of transformers do."""
     return F.cross_entropy(widened(F.linear(hidden, weight, bias)), targets, reduction=reduction)
 
@@ -93,15 +99,25 @@ def own_head(*inputs, cuda: int = CHUNK, **settings) -> Tensor:
         return losses.vocabulary_cross_entropy(*inputs, backend="chunked", **settings)
 
 
-def torch_head(hidden: Tensor, targets: Tensor, weight: Tensor, bias=None, *, reduction: str = "mean") -> Tensor:
-    settings = {"linear_bias": bias, "options": torch.nn.LinearCrossEntropyOptions(), "reduction": reduction}
+def torch_head(
+    hidden: Tensor, targets: Tensor, weight: Tensor, bias=None, *, reduction: str = "mean"
+) -> Tensor:
+    settings = {
+        "linear_bias": bias,
+        "options": torch.nn.LinearCrossEntropyOptions(),
+        "reduction": reduction,
+    }
     return F.linear_cross_entropy(hidden, weight, targets, **settings)
 
 
-def liger_head(hidden, targets, weight, bias=None, *, reduction: str = "mean", accum_dtype=None) -> Tensor:
+def liger_head(
+    hidden, targets, weight, bias=None, *, reduction: str = "mean", accum_dtype=None
+) -> Tensor:
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
-    return LigerFusedLinearCrossEntropyLoss(reduction=reduction, accum_dtype=accum_dtype)(weight, hidden, targets, bias)
+    return LigerFusedLinearCrossEntropyLoss(reduction=reduction, accum_dtype=accum_dtype)(
+        weight, hidden, targets, bias
+    )
 
 
 def cut_head(hidden, targets, weight, bias=None, *, reduction: str = "mean", **settings) -> Tensor:
@@ -114,9 +130,14 @@ def cut_head(hidden, targets, weight, bias=None, *, reduction: str = "mean", **s
 
 def heads(device: str) -> tuple[dict[str, Head], dict[str, str]]:
     """Return the heads that can run on a device, and for each of the others the reason why it cannot."""
-    found: dict[str, Head] = {"cross_entropy": plain_head, "vocabulary_cross_entropy chunked": own_head}
+    found: dict[str, Head] = {
+        "cross_entropy": plain_head,
+        "vocabulary_cross_entropy chunked": own_head,
+    }
     for size in CHUNKS[device]:
-        found[f"vocabulary_cross_entropy chunks of {size:,}"] = functools.partial(own_head, cuda=size)
+        found[f"vocabulary_cross_entropy chunks of {size:,}"] = functools.partial(
+            own_head, cuda=size
+        )
     skipped = {}
     if hasattr(torch.nn, "LinearCrossEntropyOptions"):
         found["torch linear_cross_entropy"] = torch_head
@@ -125,9 +146,15 @@ def heads(device: str) -> tuple[dict[str, Head], dict[str, str]]:
     kernels: dict[str, tuple[str, dict[str, Head]]] = {
         "Liger": (
             "liger_kernel.transformers",
-            {"": liger_head, ", float32 sums": functools.partial(liger_head, accum_dtype=torch.float32)},
+            {
+                "": liger_head,
+                ", float32 sums": functools.partial(liger_head, accum_dtype=torch.float32),
+            },
         ),
-        "CCE": ("cut_cross_entropy", {"": cut_head, ", unfiltered": functools.partial(cut_head, filter_eps=None)}),
+        "CCE": (
+            "cut_cross_entropy",
+            {"": cut_head, ", unfiltered": functools.partial(cut_head, filter_eps=None)},
+        ),
     }
     for name, (module, variants) in kernels.items():
         try:
@@ -138,18 +165,29 @@ def heads(device: str) -> tuple[dict[str, Head], dict[str, str]]:
             skipped[name] = str(error)
             continue
         # Recommended by its authors for pretraining; only versions after the package index's 25.1.1 have it.
-        if name == "CCE" and "accum_e_fp32" in inspect.signature(imported.linear_cross_entropy).parameters:
+        if (
+            name == "CCE"
+            and "accum_e_fp32" in inspect.signature(imported.linear_cross_entropy).parameters
+        ):
             variants[", Kahan sums"] = functools.partial(cut_head, impl="cce_kahan_full_c")
         found |= {name + variant: head for variant, head in variants.items()}
     return found, skipped
 
 
-def methods(device: str, dtype: torch.dtype) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
+def methods(
+    device: str, dtype: torch.dtype
+) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
     """Return every method that can run on a device, by name."""
     found = heads(device)[0]
-    among = {f"K x U, {name}": among_candidates(found[name]) for name in found if name.startswith(("torch", "Liger"))}
+    among = {
+        f"K x U, {name}": among_candidates(found[name])
+        for name in found
+        if name.startswith(("torch", "Liger"))
+    }
     for size in CHUNKS[device]:
-        among[f"K x U, cwt_loss chunks of {size:,}"] = functools.partial(contrastive, backend="chunked", cuda=size)
+        among[f"K x U, cwt_loss chunks of {size:,}"] = functools.partial(
+            contrastive, backend="chunked", cuda=size
+        )
     return CANDIDATE_METHODS | among | {f"K x V, {name}": head for name, head in found.items()}
 
 
@@ -173,11 +211,15 @@ def token_shares(vocab_size: int) -> Tensor:
     return torch.arange(9.0, vocab_size + 9, dtype=torch.float64) ** -1.34
 
 
-def make_inputs(size: tuple[int, int, int], dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Tensor]:
+def make_inputs(
+    size: tuple[int, int, int], dtype: torch.dtype, device: str
+) -> tuple[Tensor, Tensor, Tensor]:
     """Draw ``(K, D)`` outputs, ``(K,)`` targets and a ``(V, D)`` embedding, the same for every method."""
     count, width, vocab_size = size
     generator = torch.Generator(device).manual_seed(0)
-    targets = torch.multinomial(token_shares(vocab_size).to(device), count, replacement=True, generator=generator)
+    targets = torch.multinomial(
+        token_shares(vocab_size).to(device), count, replacement=True, generator=generator
+    )
     targets = torch.randperm(vocab_size, generator=generator, device=device)[targets]
     hidden = torch.randn(count, width, generator=generator, device=device)
     weight = torch.randn(vocab_size, width, generator=generator, device=device) / width**0.5
@@ -227,19 +269,32 @@ def peak_of_process(name: str, size: tuple[int, int, int], dtype: torch.dtype) -
 def measure(inputs: tuple[Tensor, Tensor, Tensor], repeats: int) -> list[dict]:
     """Return the seconds of each repeat and the MiB of each method that fits into memory."""
     found, memory = methods(inputs[0].device.type, inputs[0].dtype), {}
-    sizes = dict(zip("KUDV", (len(inputs[0]), len(inputs[1].unique()), *inputs[2].shape[::-1]), strict=True))
+    sizes = dict(
+        zip("KUDV", (len(inputs[0]), len(inputs[1].unique()), *inputs[2].shape[::-1]), strict=True)
+    )
     for name, method in found.items():
         try:
             memory[name] = extra_memory(name, method, inputs)
         except RuntimeError as error:  # from torch, or from a killed process
-            print(f"{name} at K, D, V = {*inputs[0].shape, len(inputs[2])}: {error}", file=sys.stderr)
-    runs = alternate({name: functools.partial(run_once, found[name], inputs) for name in memory}, repeats)
+            print(
+                f"{name} at K, D, V = {*inputs[0].shape, len(inputs[2])}: {error}", file=sys.stderr
+            )
+    runs = alternate(
+        {name: functools.partial(run_once, found[name], inputs) for name in memory}, repeats
+    )
     medians = {name: statistics.median(seconds) for name, seconds in runs.items()}
-    rest = {name: {"ratio": medians[name] / medians[REFERENCE], "mib": memory[name]} for name in memory}
-    return [{**sizes, "method": name, "seconds": seconds, **rest[name]} for name, seconds in runs.items()]
+    rest = {
+        name: {"ratio": medians[name] / medians[REFERENCE], "mib": memory[name]} for name in memory
+    }
+    return [
+        {**sizes, "method": name, "seconds": seconds, **rest[name]}
+        for name, seconds in runs.items()
+    ]
 
 
-def alternate(runs: dict[str, Callable[[], float]], repeats: int, warm_up: int = 1) -> dict[str, list[float]]:
+def alternate(
+    runs: dict[str, Callable[[], float]], repeats: int, warm_up: int = 1
+) -> dict[str, list[float]]:
     """Call all runs in turn, and return the seconds that each reports, without those of the warm-up rounds."""
     seconds = {name: [] for name in runs}
     for repeat in range(warm_up + repeats):
@@ -255,30 +310,48 @@ def machine(device: str) -> str:
 
 
 def results_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--results_dir", type=Path, help="folder for results.json with all seconds and their origin")
+    parser.add_argument(
+        "--results_dir", type=Path, help="folder for results.json with all seconds and their origin"
+    )
 
 
 def write_results(folder: Path | None, results: object) -> None:
     """Write ``results.json`` with its origin, as the studies do, if there is a folder for it."""
     if folder is None:
         return
-    threads = [f"OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']}"] if "OMP_NUM_THREADS" in os.environ else []
-    command = shlex.join([*threads, "python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    threads = (
+        [f"OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']}"]
+        if "OMP_NUM_THREADS" in os.environ
+        else []
+    )
+    command = shlex.join(
+        [*threads, "python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]
+    )
     origin = {"Command": command, **software(), "Machine": machine(DEVICE)}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.json").write_text(json.dumps({"origin": origin, "results": results}, indent=1) + "\n")
+    (folder / "results.json").write_text(
+        json.dumps({"origin": origin, "results": results}, indent=1) + "\n"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sizes", nargs="+", help="K,D,V of each problem.")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="Default: bfloat16 on a GPU.")
-    parser.add_argument("--repeats", type=int, default=5, help="Timed runs of each method; medians are printed.")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), help="Default: bfloat16 on a GPU."
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="Timed runs of each method; medians are printed."
+    )
     results_argument(parser)
     args = parser.parse_args()
     sizes = [tuple(map(int, size.split(","))) for size in args.sizes or DEFAULT_SIZES[DEVICE]]
     dtype = getattr(torch, args.dtype or ("bfloat16" if DEVICE == "cuda" else "float32"))
-    figures = [row for size in sizes for row in measure(make_inputs(size, dtype, DEVICE), args.repeats)]
+    figures = [
+        row for size in sizes for row in measure(make_inputs(size, dtype, DEVICE), args.repeats)
+    ]
     rows = [
         (*(f"{row[size]:,}" for size in "KUDV"), row["method"], f"{1e3 * statistics.median(row['seconds']):,.1f}",
          f"{row['ratio']:.2f}", f"{row['mib']:,.0f}")
@@ -286,7 +359,9 @@ def main() -> None:
     ]  # fmt: skip
     print(markdown(("K", "U", "D", "V", "method", "ms", "ratio", "peak MiB"), rows))
     write_results(args.results_dir, figures)
-    print(f"\n{str(dtype).removeprefix('torch.')}, ratios to {REFERENCE}. {machine(DEVICE)}, {software()['Versions']}.")
+    print(
+        f"\n{str(dtype).removeprefix('torch.')}, ratios to {REFERENCE}. {machine(DEVICE)}, {software()['Versions']}."
+    )
     for name, reason in heads(DEVICE)[1].items():
         print(f"Left out: {name}: {reason}.")
 

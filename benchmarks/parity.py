@@ -23,7 +23,13 @@ import torch
 from loss import contrastive, make_inputs, paper
 from step import MODELS, config_of, tokenizer_of
 from torch import Tensor
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PrinterCallback, TrainerCallback
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    PrinterCallback,
+    TrainerCallback,
+)
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
 from headless_trainer.objective.losses import vocabulary_cross_entropy
@@ -56,7 +62,9 @@ def relative(got: Tensor, want: Tensor) -> float:
     return error if error == error else float("inf")
 
 
-def loss_and_gradients(method: Callable, inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
+def loss_and_gradients(
+    method: Callable, inputs: tuple[Tensor, Tensor, Tensor]
+) -> tuple[Tensor, ...]:
     """Return the loss of a method and its gradients with respect to the outputs and the embedding."""
     hidden, _, weight = inputs
     loss = method(*inputs)
@@ -65,7 +73,11 @@ def loss_and_gradients(method: Callable, inputs: tuple[Tensor, Tensor, Tensor]) 
 
 def in_float64(inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     hidden, targets, weight = inputs
-    return hidden.detach().double().requires_grad_(), targets, weight.detach().double().requires_grad_()
+    return (
+        hidden.detach().double().requires_grad_(),
+        targets,
+        weight.detach().double().requires_grad_(),
+    )
 
 
 def check_precision(device: str) -> Figures:
@@ -74,10 +86,14 @@ def check_precision(device: str) -> Figures:
     for name, dtype in DTYPES.items():
         inputs = make_inputs(SIZE, dtype, device)
         exact = loss_and_gradients(paper, in_float64(inputs))
-        plain = [relative(*pair) for pair in zip(loss_and_gradients(paper, inputs), exact, strict=True)]
+        plain = [
+            relative(*pair) for pair in zip(loss_and_gradients(paper, inputs), exact, strict=True)
+        ]
         for backend in ("dense", "chunked"):
             ours = loss_and_gradients(functools.partial(contrastive, backend=backend), inputs)
-            for what, got, want, other in zip(("loss", "d outputs", "d embedding"), ours, exact, plain, strict=True):
+            for what, got, want, other in zip(
+                ("loss", "d outputs", "d embedding"), ours, exact, plain, strict=True
+            ):
                 bound = 2 * other + 4 * torch.finfo(dtype).eps
                 figures[f"{name}, {backend}: {what}"] = relative(got, want), bound
     return figures
@@ -90,8 +106,12 @@ def check_backends(device: str) -> Figures:
     for backend in ("dense", "chunked"):
         got = loss_and_gradients(functools.partial(contrastive, backend=backend), inputs)
         figures[f"{backend} and the paper's form"] = max(map(relative, got, want)), 1e-12
-    plain = loss_and_gradients(lambda h, t, w: torch.nn.functional.cross_entropy(h @ w.T, t), inputs)
-    chunked = loss_and_gradients(lambda h, t, w: vocabulary_cross_entropy(h, t, w, backend="chunked"), inputs)
+    plain = loss_and_gradients(
+        lambda h, t, w: torch.nn.functional.cross_entropy(h @ w.T, t), inputs
+    )
+    chunked = loss_and_gradients(
+        lambda h, t, w: vocabulary_cross_entropy(h, t, w, backend="chunked"), inputs
+    )
     figures["vocabulary: chunked and torch's"] = max(map(relative, chunked, plain)), 1e-12
     return figures
 
@@ -102,13 +122,19 @@ def check_backends(device: str) -> Figures:
 def check_masks(device: str) -> Figures:
     """Check that every function of ids and seeds gives the same bits as on the CPU."""
     ids = torch.randint(5, VOCAB, (64, 512), generator=torch.Generator().manual_seed(0))
-    rule = MaskingRule(mask_token_id=4, vocab_size=VOCAB, special_ids=torch.arange(5), probability=0.3)
+    rule = MaskingRule(
+        mask_token_id=4, vocab_size=VOCAB, special_ids=torch.arange(5), probability=0.3
+    )
     padding = torch.arange(512).expand(64, -1) >= torch.arange(64)[:, None] * 8 + 8
     positions = document_positions(ids, torch.tensor([7, 9]))
     functions: dict[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]] = {
         "seeds of rows": lambda ids, padding, _: (content_seeds(ids, (1, 2), padding),),
-        "uniform numbers": lambda ids, padding, _: (uniform_numbers(content_seeds(ids, (0,)), 3, 512),),
-        "masked inputs and labels": lambda ids, padding, _: mask_tokens(ids, rule, content_seeds(ids, (3,)), padding),
+        "uniform numbers": lambda ids, padding, _: (
+            uniform_numbers(content_seeds(ids, (0,)), 3, 512),
+        ),
+        "masked inputs and labels": lambda ids, padding, _: mask_tokens(
+            ids, rule, content_seeds(ids, (3,)), padding
+        ),
         "next tokens": lambda ids, padding, positions: (next_tokens(ids, padding, positions),),
         "documents": lambda ids, _, positions: (
             document_positions(ids, torch.tensor([7, 9])),
@@ -119,7 +145,9 @@ def check_masks(device: str) -> Figures:
     for name, function in functions.items():
         want = function(ids, padding, positions)
         got = function(*(tensor.to(device) for tensor in (ids, padding, positions)))
-        differing = sum((there.cpu() != here).sum().item() for there, here in zip(got, want, strict=True))
+        differing = sum(
+            (there.cpu() != here).sum().item() for there, here in zip(got, want, strict=True)
+        )
         figures[f"{name}: entries that differ"] = differing, 0
     return figures
 
@@ -135,7 +163,9 @@ class Watched(TrainerCallback):
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
         if not self.gradients:
-            named = ((name.removeprefix("_orig_mod."), p.grad) for name, p in model.named_parameters())
+            named = (
+                (name.removeprefix("_orig_mod."), p.grad) for name, p in model.named_parameters()
+            )
             self.gradients = {name: grad.cpu().clone() for name, grad in named if grad is not None}
 
     def on_step_end(self, args, state, control, **kwargs):
@@ -144,7 +174,10 @@ class Watched(TrainerCallback):
 
 def make_rows() -> list[dict]:
     generator, shares = torch.Generator().manual_seed(1), 1.0 / (torch.arange(5, VOCAB) + 2.7)
-    return [{"input_ids": 5 + torch.multinomial(shares, LENGTH, True, generator=generator)} for _ in range(ROWS)]
+    return [
+        {"input_ids": 5 + torch.multinomial(shares, LENGTH, True, generator=generator)}
+        for _ in range(ROWS)
+    ]
 
 
 def train(folder, device: str, problem, resume=None, dropout: float = 0.0, **settings):
@@ -157,7 +190,13 @@ def train(folder, device: str, problem, resume=None, dropout: float = 0.0, **set
     } | settings  # fmt: skip
     args = HeadlessTrainingArguments(str(folder), **settings)
     config = config_of(problem)
-    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "embd_pdrop", "attn_pdrop", "resid_pdrop"):
+    for name in (
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+        "embd_pdrop",
+        "attn_pdrop",
+        "resid_pdrop",
+    ):
         if hasattr(config, name):
             setattr(config, name, dropout)
     torch.manual_seed(0)
@@ -165,18 +204,28 @@ def train(folder, device: str, problem, resume=None, dropout: float = 0.0, **set
     with_head = AutoModelForMaskedLM if task == "mlm" else AutoModelForCausalLM
     model = (AutoModel if headless else with_head).from_config(config)
     watched, kind = Watched(), HeadlessTrainer if headless else VanillaTrainer
-    trainer = kind(model, args, train_dataset=make_rows(), processing_class=tokenizer_of(problem), callbacks=[watched])
+    trainer = kind(
+        model,
+        args,
+        train_dataset=make_rows(),
+        processing_class=tokenizer_of(problem),
+        callbacks=[watched],
+    )
     trainer.pop_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=resume)
     return trainer, watched
 
 
 def losses(trainer) -> Tensor:
-    return torch.tensor([log["loss"] for log in trainer.state.log_history if "loss" in log], dtype=torch.float64)
+    return torch.tensor(
+        [log["loss"] for log in trainer.state.log_history if "loss" in log], dtype=torch.float64
+    )
 
 
 def weights(trainer) -> Tensor:
-    return torch.cat([tensor.detach().float().cpu().flatten() for tensor in trainer.model.state_dict().values()])
+    return torch.cat(
+        [tensor.detach().float().cpu().flatten() for tensor in trainer.model.state_dict().values()]
+    )
 
 
 def whole(gradients: dict[str, Tensor]) -> Tensor:
@@ -218,7 +267,10 @@ def check_resume(device: str) -> Figures:
         "encoder": (ENCODER, {}),
         "decoder": (DECODER, {}),
         "decoder, rows": (DECODER, {"sparse_embedding_updates": True, "max_grad_norm": 1.0}),
-        "encoder, bfloat16": (ENCODER, {"bf16": True, "negatives": "step", "gradient_accumulation_steps": 2}),
+        "encoder, bfloat16": (
+            ENCODER,
+            {"bf16": True, "negatives": "step", "gradient_accumulation_steps": 2},
+        ),
     }
     with deterministic():
         for name, (problem, settings) in cases.items():
@@ -226,9 +278,14 @@ def check_resume(device: str) -> Figures:
             with tempfile.TemporaryDirectory() as folder:
                 once, _ = train(Path(folder, "once"), device, problem, **settings)
                 checkpoint = str(Path(folder, "once", "checkpoint-3"))
-                again, _ = train(Path(folder, "again"), device, problem, resume=checkpoint, **settings)
+                again, _ = train(
+                    Path(folder, "again"), device, problem, resume=checkpoint, **settings
+                )
             figures[f"{name}: losses that differ"] = (losses(again) != losses(once)).sum().item(), 0
-            figures[f"{name}: weights that differ"] = (weights(again) != weights(once)).sum().item(), 0
+            figures[f"{name}: weights that differ"] = (
+                (weights(again) != weights(once)).sum().item(),
+                0,
+            )
     return figures
 
 
@@ -249,15 +306,22 @@ def check_rows(device: str) -> Figures:
 def check_compiled(device: str) -> Figures:
     """Check that only the first step compiles the trunk, whatever the numbers of targets, and that losses stay the same."""
     figures = {}
-    backend = "eager" if device == "cpu" else "inductor"  # inductor takes minutes to compile for a CPU
+    backend = (
+        "eager" if device == "cpu" else "inductor"
+    )  # inductor takes minutes to compile for a CPU
     for problem in (ENCODER, DECODER):
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         with tempfile.TemporaryDirectory() as folder:
             plain, _ = train(folder, device, problem)
-            compiled, seen = train(folder, device, problem, torch_compile=True, torch_compile_backend=backend)
+            compiled, seen = train(
+                folder, device, problem, torch_compile=True, torch_compile_backend=backend
+            )
         torch._dynamo.reset()
-        figures[f"{problem.model}: graphs after the first step"] = seen.graphs[-1] - seen.graphs[0], 0
+        figures[f"{problem.model}: graphs after the first step"] = (
+            seen.graphs[-1] - seen.graphs[0],
+            0,
+        )
         figures[f"{problem.model}: nothing compiled"] = int(seen.graphs[0] == 0), 0
         figures[f"{problem.model}: losses"] = relative(losses(compiled), losses(plain)), 1e-3
     return figures
@@ -280,8 +344,12 @@ def failures(figures: Figures) -> dict[str, tuple[float, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu"
+    )
     parser.add_argument("--checks", nargs="+", choices=CHECKS, default=list(CHECKS))
     args = parser.parse_args()
     wrong = 0
@@ -289,7 +357,10 @@ def main() -> None:
     for name in args.checks:
         for what, (value, bound) in CHECKS[name](args.device).items():
             wrong += not value <= bound
-            print(f"| {name} | {what} | {value:.3g} | {bound:.3g} | {'' if value <= bound else 'ABOVE'} |", flush=True)
+            print(
+                f"| {name} | {what} | {value:.3g} | {bound:.3g} | {'' if value <= bound else 'ABOVE'} |",
+                flush=True,
+            )
     sys.exit(f"{wrong} figures exceed their bounds." if wrong else 0)
 
 

@@ -24,9 +24,20 @@ from pathlib import Path
 
 import torch
 from loss import alternate, in_a_process, machine, results_argument, token_shares, write_results
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    PreTrainedTokenizerFast,
+)
 
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, SampledSoftmaxTrainer, VanillaTrainer
+from headless_trainer import (
+    HeadlessTrainer,
+    HeadlessTrainingArguments,
+    SampledSoftmaxTrainer,
+    VanillaTrainer,
+)
 from headless_trainer.cards.facts import software
 from headless_trainer.pictures import Panel, Series, curves, to_png
 from headless_trainer.tables import markdown
@@ -39,12 +50,17 @@ MODELS = {
     "bert-base": ("mlm", "bert", {}),
     "table-10-decoder": ("clm", "gpt2", dict(n_embd=192, n_layer=3, n_head=3)),
     "pythia-70m": ("clm", "gpt_neox", dict(zip(SIZES, (512, 6, 8, 2048), strict=True))),
-    "xlm-roberta-base": ("mlm", "xlm-roberta", dict(max_position_embeddings=514, type_vocab_size=1)),
+    "xlm-roberta-base": (
+        "mlm",
+        "xlm-roberta",
+        dict(max_position_embeddings=514, type_vocab_size=1),
+    ),
     "mmbert-small": ("mlm", "modernbert", dict(zip(SIZES, (384, 22, 6, 1152), strict=True))),
     "gemma-3-270m": (
         "clm",
         "gemma3_text",
-        dict(zip(SIZES, (640, 18, 4, 2048), strict=True)) | dict(num_key_value_heads=1, head_dim=256),
+        dict(zip(SIZES, (640, 18, 4, 2048), strict=True))
+        | dict(num_key_value_heads=1, head_dim=256),
     ),
     "studies-roformer": ("mlm", "roformer", dict(zip(SIZES, (128, 2, 2, 512), strict=True))),
     "tiny-encoder": ("mlm", "bert", dict(zip(SIZES, (64, 2, 2, 128), strict=True))),
@@ -54,7 +70,9 @@ VOCABULARIES = {"xlm-roberta-base": 250_002, "mmbert-small": 256_000, "gemma-3-2
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", choices=MODELS, default="bert-small")
     parser.add_argument("--vocab_size", type=int, help="default: the model's own, or 50,304")
     parser.add_argument("--batch_size", type=int, nargs="+", default=[8])
@@ -67,7 +85,10 @@ def main() -> None:
     results_argument(parser)
     args = parser.parse_args()
     args.vocab_size = args.vocab_size or VOCABULARIES.get(args.model, 50_304)
-    problems = [argparse.Namespace(**vars(args) | {"batch_size": batch_size}) for batch_size in args.batch_size]
+    problems = [
+        argparse.Namespace(**vars(args) | {"batch_size": batch_size})
+        for batch_size in args.batch_size
+    ]
     measured = {each.batch_size: measure(each) for each in problems}
     write_results(args.results_dir, measured)
     if args.figure:
@@ -88,16 +109,30 @@ def measure(args) -> dict[str, dict]:
     for name, values in seconds.items():
         ratio = statistics.median(value / own for value, own in zip(values, first, strict=True))
         figures[name] = {"seconds": values, "ratio": ratio, "mib": memory[name]}
-        rows.append((name, f"{1000 * statistics.median(values):.1f}", f"{ratio:.2f}", f"{memory[name]:,.0f}"))
+        rows.append(
+            (
+                name,
+                f"{1000 * statistics.median(values):.1f}",
+                f"{ratio:.2f}",
+                f"{memory[name]:,.0f}",
+            )
+        )
     size = f"{args.model}, {args.batch_size} x {args.length} tokens, V = {args.vocab_size:,}"
-    print(f"{size}, {'bf16' if args.bf16 else 'float32'}, {machine(device.type)}, {software()['Versions']}\n")
-    print(markdown(("step", "median ms", "over the first, round by round (median)", "peak MiB"), rows) + "\n")
+    print(
+        f"{size}, {'bf16' if args.bf16 else 'float32'}, {machine(device.type)}, {software()['Versions']}\n"
+    )
+    print(
+        markdown(("step", "median ms", "over the first, round by round (median)", "peak MiB"), rows)
+        + "\n"
+    )
     return figures
 
 
 def methods_of(args) -> dict:
     pools = {
-        f"headless, pools of {size:,}": our_step(HeadlessTrainer, lambda args: AutoModel, "headless", pool_size=size)
+        f"headless, pools of {size:,}": our_step(
+            HeadlessTrainer, lambda args: AutoModel, "headless", pool_size=size
+        )
         for size in args.pool_size
     }
     return {name: METHODS[name] for name in args.methods} | pools
@@ -132,7 +167,9 @@ def draw_ids(args, batch_size: int) -> torch.Tensor:
     """Draw ``(B, T)`` ids that have about as many distinct ones as a text."""
     shares = token_shares(args.vocab_size)[5:]
     generator = torch.Generator().manual_seed(0)
-    return 5 + torch.multinomial(shares, batch_size * args.length, True, generator=generator).view(batch_size, -1)
+    return 5 + torch.multinomial(shares, batch_size * args.length, True, generator=generator).view(
+        batch_size, -1
+    )
 
 
 def expected_counts(args) -> torch.Tensor:
@@ -152,7 +189,9 @@ def tokenizer_of(args) -> PreTrainedTokenizerFast:
     words = {f"w{i}": i for i in range(5, args.vocab_size)}
     specials = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}
     backend = Tokenizer(models.WordLevel(specials | words, unk_token="[UNK]"))
-    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", mask_token="[MASK]", sep_token="[SEP]")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="[PAD]", mask_token="[MASK]", sep_token="[SEP]"
+    )
 
 
 def our_step(trainer_class, model_class, objective: str, **own_settings):
@@ -164,9 +203,15 @@ def our_step(trainer_class, model_class, objective: str, **own_settings):
         )  # fmt: skip
         with device:  # draws random weights on the device, which is seconds faster on a GPU
             model = model_class(args).from_config(config_of(args))
-        given = {"token_counts": expected_counts(args)} if trainer_class is SampledSoftmaxTrainer else {}
+        given = (
+            {"token_counts": expected_counts(args)}
+            if trainer_class is SampledSoftmaxTrainer
+            else {}
+        )
         trainer = trainer_class(model, settings, processing_class=tokenizer_of(args), **given)
-        as_rows = trainer.rows.updated_as_rows() if trainer.rows is not None else contextlib.nullcontext()
+        as_rows = (
+            trainer.rows.updated_as_rows() if trainer.rows is not None else contextlib.nullcontext()
+        )
         as_rows.__enter__()
         trainer.create_optimizer()
         trainer.model.train()
@@ -232,7 +277,10 @@ METHODS = {
     "trunk only": plain_step(lambda args: AutoModel, trunk_loss),
     "sampled softmax": our_step(SampledSoftmaxTrainer, language_model_class, "sampled_softmax"),
     "sampled softmax, rows": our_step(
-        SampledSoftmaxTrainer, language_model_class, "sampled_softmax", sparse_embedding_updates=True
+        SampledSoftmaxTrainer,
+        language_model_class,
+        "sampled_softmax",
+        sparse_embedding_updates=True,
     ),
     "our vanilla": our_step(VanillaTrainer, language_model_class, "vanilla"),
     "transformers": plain_step(language_model_class, transformers_loss),
@@ -243,10 +291,18 @@ def draw(measured: dict[int, dict[str, dict]], path: str) -> None:
     panels = []
     shown = {"milliseconds of a step": lambda found: 1000 * statistics.median(found["seconds"])}
     for label, take in (shown | {"peak memory, MiB": lambda found: found["mib"]}).items():
-        by_method = {name: [take(at[name]) for at in measured.values()] for name in next(iter(measured.values()))}
+        by_method = {
+            name: [take(at[name]) for at in measured.values()]
+            for name in next(iter(measured.values()))
+        }
         series = [Series(measured, values, "o-", label=name) for name, values in by_method.items()]
         highest = max(max(values) for values in by_method.values())
-        axis = {"xlabel": "rows in a batch", "xticks": list(measured), "ylabel": label, "ylim": (0, 1.05 * highest)}
+        axis = {
+            "xlabel": "rows in a batch",
+            "xticks": list(measured),
+            "ylabel": label,
+            "ylim": (0, 1.05 * highest),
+        }
         panels.append(Panel(series, **axis))
     Path(path).write_bytes(to_png(curves(panels, legend="first")))
 

@@ -35,29 +35,45 @@ def state_bytes(method: str, vocab_size: int, width: int, rows: int) -> int:
     table = 4 * vocab_size * width
     if not METHODS[method].get("sparse_embedding_updates"):
         return 4 * table
-    own = 3 * table + 4 * vocab_size + rows * (4 * width + 8)  # each row's last step; a step's gradients and ids
-    return 2 * own if method == UNTIED else own  # the candidates' matrix has about as many rows in a step
+    own = (
+        3 * table + 4 * vocab_size + rows * (4 * width + 8)
+    )  # each row's last step; a step's gradients and ids
+    return (
+        2 * own if method == UNTIED else own
+    )  # the candidates' matrix has about as many rows in a step
 
 
 def main() -> None:
     from loss import results_argument, write_results
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[32_000, 128_000, 512_000, 1_000_000, 2_000_000])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=[32_000, 128_000, 512_000, 1_000_000, 2_000_000]
+    )
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--types", type=int, default=20_000, help="Distinct tokens in the data, at every size.")
+    parser.add_argument(
+        "--types", type=int, default=20_000, help="Distinct tokens in the data, at every size."
+    )
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--largest_vanilla", type=int, default=1_000_000, help="Largest vocabulary for vanilla.")
-    parser.add_argument("--memory_gib", type=float, default=8.0, help="Leave out configurations that need more.")
+    parser.add_argument(
+        "--largest_vanilla", type=int, default=1_000_000, help="Largest vocabulary for vanilla."
+    )
+    parser.add_argument(
+        "--memory_gib", type=float, default=8.0, help="Leave out configurations that need more."
+    )
     parser.add_argument("--figure", help="Draw the results into this file.")
     results_argument(parser)
     args = parser.parse_args()
     if min(args.sizes) < args.types + SPECIAL:
-        parser.error(f"--types is {args.types}, which does not fit into the smallest of --sizes, {min(args.sizes)}.")
+        parser.error(
+            f"--types is {args.types}, which does not fit into the smallest of --sizes, {min(args.sizes)}."
+        )
     print_header(args)
     results = []
     reference = Worker("headless, sparse", args.sizes[0], args)
@@ -79,7 +95,11 @@ def why_not(method: str, vocab_size: int, args) -> str:
     needed = TABLES[method] * vocab_size * args.width * 4 / 2**30 + 0.8
     if method == "vanilla" and vocab_size > args.largest_vanilla:
         return f"left out: above --largest_vanilla {args.largest_vanilla:,}"
-    return f"left out: about {needed:.1f} GiB, --memory_gib {args.memory_gib:g}" if needed > args.memory_gib else ""
+    return (
+        f"left out: about {needed:.1f} GiB, --memory_gib {args.memory_gib:g}"
+        if needed > args.memory_gib
+        else ""
+    )
 
 
 def measure(method: str, vocab_size: int, reference: "Worker", args) -> dict:
@@ -108,7 +128,9 @@ class Worker:
     def __init__(self, method: str, vocab_size: int, args):
         context = multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
-        self.process = context.Process(target=train, args=(other, method, vocab_size, args), daemon=True)
+        self.process = context.Process(
+            target=train, args=(other, method, vocab_size, args), daemon=True
+        )
         self.process.start()
         other.close()
 
@@ -142,7 +164,13 @@ def train(connection, method: str, vocab_size: int, args) -> None:
         def on_step_end(self, arguments, state, control, **kwargs):
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
-            connection.send((time.perf_counter() - self.started, peak_memory_mib(arguments.device) / 2**10, distinct))
+            connection.send(
+                (
+                    time.perf_counter() - self.started,
+                    peak_memory_mib(arguments.device) / 2**10,
+                    distinct,
+                )
+            )
             control.should_training_stop = connection.recv() == "stop"
             self.started = time.perf_counter()
 
@@ -158,7 +186,9 @@ def train(connection, method: str, vocab_size: int, args) -> None:
             report_to="none", disable_tqdm=True, **METHODS[method],
         )  # fmt: skip
         headless = settings.objective == "headless"
-        trainer_class, model_class = (HeadlessTrainer, GPT2Model) if headless else (VanillaTrainer, GPT2LMHeadModel)
+        trainer_class, model_class = (
+            (HeadlessTrainer, GPT2Model) if headless else (VanillaTrainer, GPT2LMHeadModel)
+        )
         model = untie(model_class(config)) if method == UNTIED else model_class(config)
         trainer = trainer_class(model, settings, train_dataset=rows, callbacks=[Pace()])
         # Nothing after the last step is measured.
@@ -172,7 +202,9 @@ def make_rows(vocab_size: int, args) -> tuple[list[dict], float]:
 
     generator = torch.Generator().manual_seed(0)
     shares = 1.0 / (torch.arange(args.types) + 2.7)
-    ranks = torch.multinomial(shares, BATCHES * args.batch_size * args.length, True, generator=generator)
+    ranks = torch.multinomial(
+        shares, BATCHES * args.batch_size * args.length, True, generator=generator
+    )
     spread = torch.randperm(args.types, generator=generator)[ranks]
     ids = SPECIAL + spread * ((vocab_size - SPECIAL) // args.types)
     batches = ids.view(BATCHES, -1)
@@ -185,27 +217,43 @@ def print_header(args) -> None:
 
     distinct = make_rows(min(args.sizes), args)[1]
     shape = f"{args.layers} layers of width {args.width}, {args.batch_size} x {args.length} tokens"
-    print(f"GPT-2, {shape}, on average {distinct:.0f} distinct, float32, {machine(DEVICE)}, {software()['Versions']}\n")
-    print("| V | step | median ms | over headless, sparse, at the smallest V | peak GiB | E's state, GiB |")
+    print(
+        f"GPT-2, {shape}, on average {distinct:.0f} distinct, float32, {machine(DEVICE)}, {software()['Versions']}\n"
+    )
+    print(
+        "| V | step | median ms | over headless, sparse, at the smallest V | peak GiB | E's state, GiB |"
+    )
     print("|---|---|---|---|---|---|", flush=True)
 
 
 def print_row(result: dict) -> None:
     name = f"| {result['vocab_size']:,} | {result['method']} | {1000 * statistics.median(result['seconds']):.1f}"
-    print(f"{name} | {result['ratio']:.2f} | {result['peak']:.2f} | {result['state'] / 2**30:.3f} |", flush=True)
+    print(
+        f"{name} | {result['ratio']:.2f} | {result['peak']:.2f} | {result['state'] / 2**30:.3f} |",
+        flush=True,
+    )
 
 
 def draw(results: list[dict], path: str) -> None:
     from headless_trainer.pictures import Panel, Series, curves, to_png
 
     panels = []
-    for key, title in (("ratio", "step time over the smallest sparse one"), ("peak", "peak memory, GiB")):
+    for key, title in (
+        ("ratio", "step time over the smallest sparse one"),
+        ("peak", "peak memory, GiB"),
+    ):
         series = []
         for method in METHODS:
-            points = [(each["vocab_size"], each[key]) for each in results if each["method"] == method]
+            points = [
+                (each["vocab_size"], each[key]) for each in results if each["method"] == method
+            ]
             if points:
                 series.append(Series(*zip(*points, strict=True), "o-", label=method))
-        panels.append(Panel(series, title=title, xlabel="tokens in the vocabulary", xscale="log", yscale="log"))
+        panels.append(
+            Panel(
+                series, title=title, xlabel="tokens in the vocabulary", xscale="log", yscale="log"
+            )
+        )
     Path(path).write_bytes(to_png(curves(panels, legend="first")))
 
 

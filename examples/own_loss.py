@@ -21,15 +21,30 @@ MARGIN = 1.0
 class MarginTrainer(HeadlessTrainer):
     def pool_loss(self, outputs, part, vectors, bias):
         """Sum of the losses of the predictions of one pool: ``outputs`` ``(N, D)``, ``vectors`` ``(U, D)`` of its tokens."""
-        scores = outputs @ vectors.T + part.pool.log_counts(outputs.dtype)  # (N, U): repeated targets count each time
+        scores = outputs @ vectors.T + part.pool.log_counts(
+            outputs.dtype
+        )  # (N, U): repeated targets count each time
         rows = torch.arange(len(scores), device=scores.device)
         won = scores.argmax(-1) == part.target_index
-        self.window.add("targets_that_win", won.sum(), len(won))  # the mean since the last log, over all processes
-        lowered = scores.index_put((rows, part.target_index), scores.new_tensor(-MARGIN), accumulate=True)
+        self.window.add(
+            "targets_that_win", won.sum(), len(won)
+        )  # the mean since the last log, over all processes
+        lowered = scores.index_put(
+            (rows, part.target_index), scores.new_tensor(-MARGIN), accumulate=True
+        )
         return cross_entropy(lowered, part.target_index, reduction="sum")
 
 
 if __name__ == "__main__":
     from headless_trainer.cli.pretrain import main
 
-    main(["demo", "--trainer", "own_loss:MarginTrainer", "--output_dir", "runs/own_loss", *sys.argv[1:]])
+    main(
+        [
+            "demo",
+            "--trainer",
+            "own_loss:MarginTrainer",
+            "--output_dir",
+            "runs/own_loss",
+            *sys.argv[1:],
+        ]
+    )

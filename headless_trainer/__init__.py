@@ -4,7 +4,9 @@ import importlib
 import os
 
 if os.name == "nt":
-    raise RuntimeError("headless_trainer runs on Linux and macOS. On Windows, install it within WSL.")
+    raise RuntimeError(
+        "headless_trainer runs on Linux and macOS. On Windows, install it within WSL."
+    )
 
 __version__ = "0.1.0"
 

@@ -13,7 +13,17 @@ from transformers.training_args import OptimizerNames
 
 from .command_line import parse_yaml
 from .measures import higher_is_better
-from .refusals import DATA, FOLLOW_SCORES, HEAD, MODEL, PRETRAINING, STEPS, Refusal, leave_out_unread, refuse
+from .refusals import (
+    DATA,
+    FOLLOW_SCORES,
+    HEAD,
+    MODEL,
+    PRETRAINING,
+    STEPS,
+    Refusal,
+    leave_out_unread,
+    refuse,
+)
 from .runtime.launch import check_launch, computes_on_cpu, connect
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
@@ -31,39 +41,66 @@ else:
 class LoadingArguments:
     """Model and tokenizer."""
 
-    tokenizer_name: str | None = HfArg(default=None, help="Tokenizer (Hub name or folder). The model's by default.")
+    tokenizer_name: str | None = HfArg(
+        default=None, help="Tokenizer (Hub name or folder). The model's by default."
+    )
     attn_implementation: str | None = HfArg(
-        default=None, help="Attention: sdpa, eager, flash_attention_2, flex_attention, or a Hub kernel."
+        default=None,
+        help="Attention: sdpa, eager, flash_attention_2, flex_attention, or a Hub kernel.",
     )
     cache_dir: str | None = HfArg(default=None, help="Folder of downloads and tokenized rows.")
-    model_revision: str = HfArg(default="main", help="Branch, tag or commit of the model on the Hub.")
-    token: str | None = HfArg(default=None, repr=False, help="Hub token. The stored login by default.")
-    trust_remote_code: bool = HfArg(default=False, help="Run model code that comes with a Hub repository.")
+    model_revision: str = HfArg(
+        default="main", help="Branch, tag or commit of the model on the Hub."
+    )
+    token: str | None = HfArg(
+        default=None, repr=False, help="Hub token. The stored login by default."
+    )
+    trust_remote_code: bool = HfArg(
+        default=False, help="Run model code that comes with a Hub repository."
+    )
 
 
 @dataclass
 class ModelArguments(LoadingArguments):
     """Model and tokenizer."""
 
-    model_name_or_path: str | None = HfArg(default=None, help="Checkpoint to load. Default: random weights.")
-    model_type: str | None = HfArg(default=None, help="Architecture to train from random weights, such as bert.")
-    config_name: str | None = HfArg(default=None, help="Configuration for random weights (Hub name or folder).")
+    model_name_or_path: str | None = HfArg(
+        default=None, help="Checkpoint to load. Default: random weights."
+    )
+    model_type: str | None = HfArg(
+        default=None, help="Architecture to train from random weights, such as bert."
+    )
+    config_name: str | None = HfArg(
+        default=None, help="Configuration for random weights (Hub name or folder)."
+    )
     config_overrides: str | None = HfArg(
-        default=None, help="Changes to the configuration: hidden_size=192,num_hidden_layers=3, or a JSON object."
+        default=None,
+        help="Changes to the configuration: hidden_size=192,num_hidden_layers=3, or a JSON object.",
     )
     tie_word_embeddings: bool | None = HfArg(
         default=None,
         help="Share the input embedding with the head (headless: candidates). Default: the architecture's; headless: true.",
     )
-    mask_token: str | None = HfArg(default=None, help="Mask token for a tokenizer that has none. Added if it is new.")
+    mask_token: str | None = HfArg(
+        default=None, help="Mask token for a tokenizer that has none. Added if it is new."
+    )
     train_tokenizer: bool = HfArg(default=False, help="Train a tokenizer on the training texts.")
     tokenizer_type: Literal["bpe", "wordpiece", "words"] = HfArg(
-        default="bpe", help="Kind of tokenizer to train: byte-level bpe, wordpiece, or words (between spaces)."
+        default="bpe",
+        help="Kind of tokenizer to train: byte-level bpe, wordpiece, or words (between spaces).",
     )
-    vocab_size: int = HfArg(default=32_000, help="Vocabulary size of the tokenizer to train, special tokens included.")
-    resize_embeddings: bool = HfArg(default=False, help="Add rows to a loaded embedding for a larger tokenizer.")
-    license: str | None = HfArg(default=None, help="Licence of the weights, for the card: apache-2.0, mit, other.")
-    language: list[str] | None = HfArg(default=None, help="Languages of the texts, for the card, as codes: en fr.")
+    vocab_size: int = HfArg(
+        default=32_000, help="Vocabulary size of the tokenizer to train, special tokens included."
+    )
+    resize_embeddings: bool = HfArg(
+        default=False, help="Add rows to a loaded embedding for a larger tokenizer."
+    )
+    license: str | None = HfArg(
+        default=None, help="Licence of the weights, for the card: apache-2.0, mit, other."
+    )
+    language: list[str] | None = HfArg(
+        default=None, help="Languages of the texts, for the card, as codes: en fr."
+    )
 
     def __post_init__(self) -> None:
         refuse(self, MODEL)
@@ -88,23 +125,32 @@ class DataArguments:
     dataset_config_name: str | None = HfArg(default=None, help="Configuration of the dataset.")
     dataset_revision: str | None = HfArg(default=None, help="Branch, tag or commit of the dataset.")
     train_file: list[str] | None = HfArg(
-        default=None, help="Files, folders or globs: .txt, .csv, .tsv, .json, .jsonl, .parquet, also gzipped."
+        default=None,
+        help="Files, folders or globs: .txt, .csv, .tsv, .json, .jsonl, .parquet, also gzipped.",
     )
     validation_file: list[str] | None = HfArg(
-        default=None, help="Files, folders or globs for evaluation. Default: part of the training documents."
+        default=None,
+        help="Files, folders or globs for evaluation. Default: part of the training documents.",
     )
     eval_old_file: list[str] | None = HfArg(
         default=None,
         help="Earlier texts, to measure forgetting. eval_old_... scores the documents that a default run with the same "
         "--sample_by holds out, at most --validation_split_percentage of all.",
     )
-    text_column: str | None = HfArg(default=None, help="Text column. Default: text, or the only text column.")
-    sample_by: Literal["line", "paragraph", "document"] = HfArg(
-        default="line", help="Unit of a document in a .txt file: a line, a paragraph, or the whole file."
+    text_column: str | None = HfArg(
+        default=None, help="Text column. Default: text, or the only text column."
     )
-    validation_split_percentage: float = HfArg(default=5.0, help="Documents held out for evaluation, in percent.")
+    sample_by: Literal["line", "paragraph", "document"] = HfArg(
+        default="line",
+        help="Unit of a document in a .txt file: a line, a paragraph, or the whole file.",
+    )
+    validation_split_percentage: float = HfArg(
+        default=5.0, help="Documents held out for evaluation, in percent."
+    )
     streaming: bool = HfArg(default=False, help="Read texts during training instead of before it.")
-    shuffle_buffer_size: int = HfArg(default=10_000, help="Documents of a stream shuffled together. 0 for none.")
+    shuffle_buffer_size: int = HfArg(
+        default=10_000, help="Documents of a stream shuffled together. 0 for none."
+    )
     max_seq_length: int = HfArg(default=128, aliases=["--block_size"], help="Tokens in a row.")
     line_by_line: bool = HfArg(
         default=False,
@@ -113,8 +159,12 @@ class DataArguments:
     )
     max_train_samples: int | None = HfArg(default=None, help="Train on at most N rows.")
     max_eval_samples: int | None = HfArg(default=None, help="Evaluate on at most N rows.")
-    preprocessing_num_workers: int | None = HfArg(default=None, help="Processes that tokenize. Default: one per core.")
-    overwrite_cache: bool = HfArg(default=False, help="Tokenize again instead of reading the cache.")
+    preprocessing_num_workers: int | None = HfArg(
+        default=None, help="Processes that tokenize. Default: one per core."
+    )
+    overwrite_cache: bool = HfArg(
+        default=False, help="Tokenize again instead of reading the cache."
+    )
 
     def __post_init__(self) -> None:
         refuse(self, DATA)
@@ -134,7 +184,8 @@ class HeadlessTrainingArguments(TrainingArguments):
         "tying; sampled_softmax continues a checkpoint with its own head.",
     )
     trainer: str | None = HfArg(
-        default=None, help="Your own loss, as module:Class. It extends the objective's trainer: examples/own_loss.py."
+        default=None,
+        help="Your own loss, as module:Class. It extends the objective's trainer: examples/own_loss.py.",
     )
     task: Literal["mlm", "clm"] | None = HfArg(
         default=None,
@@ -156,7 +207,9 @@ class HeadlessTrainingArguments(TrainingArguments):
         "sampled_softmax 4,096 (mlm: an eighth of the vocabulary if that is more), at most a quarter of the vocabulary.",
     )
     mlm_probability: float = HfArg(default=0.15, help="mlm: share of tokens to predict.")
-    isolate_documents: bool = HfArg(default=False, help="Documents packed into one row do not attend to each other.")
+    isolate_documents: bool = HfArg(
+        default=False, help="Documents packed into one row do not attend to each other."
+    )
     muon_learning_rate: float | None = HfArg(
         default=None,
         help="Train the layers' matrices with Muon at this learning rate. AdamW trains everything else at --learning_rate, on "
@@ -168,10 +221,15 @@ class HeadlessTrainingArguments(TrainingArguments):
         "does not grow with the vocabulary.",
     )
     head_bias: Literal["none", "prior"] = HfArg(
-        default="none", help="vanilla: prior trains a head bias that starts at log token frequencies."
+        default="none",
+        help="vanilla: prior trains a head bias that starts at log token frequencies.",
     )
-    eval_pool_size: int = HfArg(default=4096, help="headless: number of held-out targets in evaluation's fixed pool.")
-    eval_full_vocabulary: bool = HfArg(default=True, help="headless: also score the whole vocabulary in evaluation.")
+    eval_pool_size: int = HfArg(
+        default=4096, help="headless: number of held-out targets in evaluation's fixed pool."
+    )
+    eval_full_vocabulary: bool = HfArg(
+        default=True, help="headless: also score the whole vocabulary in evaluation."
+    )
     bf16: bool_or_auto = HfArg(
         default=False,
         metadata={"nargs": "?", "const": True},
@@ -183,14 +241,22 @@ class HeadlessTrainingArguments(TrainingArguments):
         help="Mixed precision in float16. auto: only on a CUDA GPU, unless bf16 is on.",
     )
     optim: OptimizerNames | str = HfArg(default="adamw_torch_fused", help="The optimizer.")
-    remove_unused_columns: bool = HfArg(default=False, help="Drop columns that the model's forward does not take.")
-    logging_first_step: bool = HfArg(default=True, help="Also log after the first step, unless logging_strategy is no.")
-    logging_nan_inf_filter: bool = HfArg(default=False, help="Omit losses that are not finite from the log.")
+    remove_unused_columns: bool = HfArg(
+        default=False, help="Drop columns that the model's forward does not take."
+    )
+    logging_first_step: bool = HfArg(
+        default=True, help="Also log after the first step, unless logging_strategy is no."
+    )
+    logging_nan_inf_filter: bool = HfArg(
+        default=False, help="Omit losses that are not finite from the log."
+    )
     report_to: list[str] = HfArg(
         default_factory=lambda: ["none"],
         help="Trackers: tensorboard, wandb, trackio, any other that transformers supports, all, or none.",
     )
-    hub_token: str | None = HfArg(default=None, repr=False, help="Hub token to push with. The stored login by default.")
+    hub_token: str | None = HfArg(
+        default=None, repr=False, help="Hub token to push with. The stored login by default."
+    )
 
     unread_flags = ("do_train", "do_predict")
     refusals = PRETRAINING
@@ -229,7 +295,11 @@ class HeadlessTrainingArguments(TrainingArguments):
         has_gpu = torch.cuda.is_available() and not computes_on_cpu(self)
         if self.bf16 == "auto":
             # With emulation every GPU would count, and train slower than in float32.
-            self.bf16 = self.fp16 is not True and has_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
+            self.bf16 = (
+                self.fp16 is not True
+                and has_gpu
+                and torch.cuda.is_bf16_supported(including_emulation=False)
+            )
         if self.fp16 == "auto":
             self.fp16 = has_gpu and not self.bf16
 
@@ -243,10 +313,12 @@ class LMHeadArguments(HeadlessTrainingArguments):
 
     objective: Literal["vanilla"] = HfArg(default="vanilla", help="Fine-tuning uses cross-entropy.")
     init: Literal["prior", "embeddings"] = HfArg(
-        default="prior", help="prior (E^T + log q), or embeddings (E^T alone). The paper fine-tunes from the second."
+        default="prior",
+        help="prior (E^T + log q), or embeddings (E^T alone). The paper fine-tunes from the second.",
     )
     counts_from: Literal["checkpoint", "corpus"] = HfArg(
-        default="checkpoint", help="Source of token counts for log q: the checkpoint, or the training texts."
+        default="checkpoint",
+        help="Source of token counts for log q: the checkpoint, or the training texts.",
     )
     freeze_trunk: bool = HfArg(default=False, help="Fine-tune only the head.")
     learning_rate: float = HfArg(default=1e-4, help="Peak learning rate.")
@@ -264,7 +336,9 @@ class LMHeadArguments(HeadlessTrainingArguments):
 class ReportArguments:
     """Runs and the report."""
 
-    runs: list[str] = HfArg(help="Output folders of training runs, or NAME=RUN1,RUN2 for seeds; --runs may be omitted.")
+    runs: list[str] = HfArg(
+        help="Output folders of training runs, or NAME=RUN1,RUN2 for seeds; --runs may be omitted."
+    )
     output_dir: str = HfArg(help="Folder of the report.")
 
 
@@ -280,4 +354,6 @@ def checked(args: TrainingArguments, table: Iterable[Refusal]) -> Iterator[None]
     check_launch(args)
 
 
-with_settings = mock.patch.multiple  # change settings for a method of `Trainer` that reads them with another meaning
+with_settings = (
+    mock.patch.multiple
+)  # change settings for a method of `Trainer` that reads them with another meaning

@@ -24,7 +24,10 @@ COMMANDS = {  # the commands and their descriptions
     "report": "compare pretraining runs on one page",
 }
 # Their modules in cli/. The script of `lm-head` at the root of a checkout is run_lm_head.py.
-MODULES = {name: name.replace("-", "_") for name in COMMANDS} | {"lm-head": "make_lm_head", "report": "make_report"}
+MODULES = {name: name.replace("-", "_") for name in COMMANDS} | {
+    "lm-head": "make_lm_head",
+    "report": "make_report",
+}
 LISTS = {
     "presets": "list the presets, which a command takes by name as its first argument",
     "launch-config": "list the configurations of accelerate launch; with a name, print the path of one",
@@ -75,7 +78,9 @@ INSTEAD = {
         "logging_dir": "set the environment variable TENSORBOARD_LOGGING_DIR",
     },
 }
-PRESETS = {path.stem: path for path in sorted((Path(__file__).parent / "cli" / "presets").glob("*.yaml"))}
+PRESETS = {
+    path.stem: path for path in sorted((Path(__file__).parent / "cli" / "presets").glob("*.yaml"))
+}
 
 
 def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tuple:
@@ -85,17 +90,23 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
     Raises ValueError for an unknown argument, with the nearest known one, for a value that its argument does not take, and
     for a file that is no mapping.
     """
-    from transformers import HfArgumentParser  # takes a second, which listing the commands should not
+    from transformers import (
+        HfArgumentParser,
+    )  # takes a second, which listing the commands should not
 
     argv = list(sys.argv[1:] if argv is None else argv)
     if {"-h", "--help"} & set(argv):
         print(help_text(dataclass_types))
         sys.exit()
     # No usage: it would have 200 flags.
-    parser = HfArgumentParser(dataclass_types, allow_abbrev=False, add_help=False, usage=argparse.SUPPRESS)
+    parser = HfArgumentParser(
+        dataclass_types, allow_abbrev=False, add_help=False, usage=argparse.SUPPRESS
+    )
     parser.error = lambda said, error=parser.error: error(said[:LONGEST_MESSAGE])
     parser.add_argument("--help-all", action="help", help=argparse.SUPPRESS)
-    known = [f"--{each.name}" for each in itertools.chain(*map(fields, dataclass_types)) if each.init]
+    known = [
+        f"--{each.name}" for each in itertools.chain(*map(fields, dataclass_types)) if each.init
+    ]
     values: dict[str, Any] = {}
     if argv and not argv[0].startswith("-"):
         path = find_config(argv.pop(0))
@@ -106,36 +117,59 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
                 f"Preset {path.stem!r} is for another command: it sets {others[0]!r}, which this one does not have. "
                 "`headless-trainer presets` lists those of each command."
             )
-    argv = [part for word in argv for part in (word.split("=", 1) if re.match("--.*=null$", word) else [word])]
+    argv = [
+        part
+        for word in argv
+        for part in (word.split("=", 1) if re.match("--.*=null$", word) else [word])
+    ]
     for place in reversed(range(len(argv) - 1)):
         name = argv[place].removeprefix("--").replace("-", "_")
         # Keeps the default.
-        if argv[place + 1 : place + 2] == ["null"] and argv[place].startswith("--") and f"--{name}" in known:
+        if (
+            argv[place + 1 : place + 2] == ["null"]
+            and argv[place].startswith("--")
+            and f"--{name}" in known
+        ):
             values.pop(name, None)
             del argv[place : place + 2]
     argv = _as_flags(values) + argv
-    unknown = parser.parse_known_args(argv)[1]  # first, because a refusal by an argument class would hide them
+    unknown = parser.parse_known_args(argv)[
+        1
+    ]  # first, because a refusal by an argument class would hide them
     if unknown and (unknown[0] in PRESETS or Path(unknown[0]).suffix in CONFIG_SUFFIXES):
-        raise ValueError(f"Preset or configuration file {unknown[0]!r} must be the first argument; flags follow it.")
+        raise ValueError(
+            f"Preset or configuration file {unknown[0]!r} must be the first argument; flags follow it."
+        )
     if unknown and not unknown[0].startswith("-"):
-        raise ValueError(f"{unknown[0]!r} belongs to no argument: an argument that takes one value has several.")
+        raise ValueError(
+            f"{unknown[0]!r} belongs to no argument: an argument that takes one value has several."
+        )
     if unknown:
         flag = unknown[0].partition("=")[0]
         kinds = {base.__name__ for kind in dataclass_types for base in kind.__mro__}
-        for names, instead in (row for kind, rows in INSTEAD.items() if kind in kinds for row in rows.items()):
+        for names, instead in (
+            row for kind, rows in INSTEAD.items() if kind in kinds for row in rows.items()
+        ):
             if flag.lstrip("-").replace("-", "_") in names.split():
                 raise ValueError(f"There is no {flag}: {instead}.")
-        nearest = difflib.get_close_matches(flag.lstrip("-"), [name.lstrip("-") for name in known], n=1)
+        nearest = difflib.get_close_matches(
+            flag.lstrip("-"), [name.lstrip("-") for name in known], n=1
+        )
         said = f" The nearest known one is '--{nearest[0]}'." if nearest else ""
         raise ValueError(f"Unknown argument {flag!r}.{said} --help-all lists all.")
     try:
         parsed = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
     except json.JSONDecodeError as error:  # transformers names neither the argument nor the value
         shown = textwrap.shorten(error.doc, 80)
-        raise ValueError(f"An argument, or its file, must be a JSON object, got {shown!r}: {error}.") from error
+        raise ValueError(
+            f"An argument, or its file, must be a JSON object, got {shown!r}: {error}."
+        ) from error
     for each in parsed:  # trackers such as wandb publish the command line
         for name in (field.name for field in fields(each) if field.name.endswith("token")):
-            hidden = {getattr(each, name): "<token>", f"--{name}={getattr(each, name)}": f"--{name}=<token>"}
+            hidden = {
+                getattr(each, name): "<token>",
+                f"--{name}={getattr(each, name)}": f"--{name}=<token>",
+            }
             sys.argv[1:] = [hidden.get(word, word) for word in sys.argv[1:]]
     return tuple(parsed)
 
@@ -147,10 +181,17 @@ def help_text(dataclass_types: list[type]) -> str:
     class are omitted.
     """
     groups: dict[str, list[str]] = {}
-    inherited, unread = [], {name for kind in dataclass_types for name in getattr(kind, "unread_flags", ())}
+    inherited, unread = (
+        [],
+        {name for kind in dataclass_types for name in getattr(kind, "unread_flags", ())},
+    )
     for kind in dataclass_types:
         for field in (field for field in fields(kind) if field.init and field.name not in unread):
-            owner = [base for base in kind.__mro__ if field.name in base.__dict__.get("__dataclass_fields__", ())][-1]
+            owner = [
+                base
+                for base in kind.__mro__
+                if field.name in base.__dict__.get("__dataclass_fields__", ())
+            ][-1]
             if not owner.__module__.startswith("transformers."):
                 topic = owner.__doc__.partition("\n")[0].rstrip(".").replace("`", "")
                 groups.setdefault(topic, []).append(_flag_line(field))
@@ -194,7 +235,9 @@ def show_usage(text: str, argv: list[str] | None = None) -> None:
     if HELP_FLAGS & set(sys.argv[1:] if argv is None else argv):
         print(text, flush=True)
         if not {"torch", "IPython"} & sys.modules.keys():  # a notebook goes on
-            sys.modules.update(dict.fromkeys(("torch", "accelerate", "peft")))  # None makes their import fail
+            sys.modules.update(
+                dict.fromkeys(("torch", "accelerate", "peft"))
+            )  # None makes their import fail
             os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # of the missing torch
 
 
@@ -228,7 +271,10 @@ def _read_config(path: Path) -> dict:
     if not isinstance(values, dict):
         raise ValueError(f"{where} must hold name: value pairs, got {values!r:.80}.")
     written = yaml.load(text, yaml.BaseLoader)  # as it stands: 007 and 2024_01 may be names
-    found = {name: each if isinstance(each, dict | None) else written.get(name, each) for name, each in values.items()}
+    found = {
+        name: each if isinstance(each, dict | None) else written.get(name, each)
+        for name, each in values.items()
+    }
     return {_as_name(name): each for name, each in found.items()}
 
 
@@ -254,7 +300,11 @@ class Yaml(yaml.SafeLoader):
     """
 
     yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if first in "tTfF" or not tag.endswith(":bool")]
+        first: [
+            (tag, pattern)
+            for tag, pattern in resolvers
+            if first in "tTfF" or not tag.endswith(":bool")
+        ]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -262,19 +312,25 @@ class Yaml(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             alias = self.peek_event()
             raise yaml.composer.ComposerError(
-                problem=f"*{alias.anchor} refers to an earlier value, write it out", problem_mark=alias.start_mark
+                problem=f"*{alias.anchor} refers to an earlier value, write it out",
+                problem_mark=alias.start_mark,
             )
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         for place, (name, _) in enumerate(node.value):
-            if any(_as_name(name.value) == _as_name(other.value) for other, _ in node.value[:place]):
+            if any(
+                _as_name(name.value) == _as_name(other.value) for other, _ in node.value[:place]
+            ):
                 raise yaml.constructor.ConstructorError(
-                    problem=f"{name.value!r} occurs twice, give it once", problem_mark=name.start_mark
+                    problem=f"{name.value!r} occurs twice, give it once",
+                    problem_mark=name.start_mark,
                 )
         return super().construct_mapping(node, deep)
 
 
 Yaml.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
 )

@@ -19,7 +19,9 @@ class Chart:
     title: str
     unit: str  # of its axis
     scale: Callable[[float], float] = float  # from the logged value to the drawn one
-    log: bool = False  # the logged value is the logarithm of the drawn one: differences are then ratios
+    log: bool = (
+        False  # the logged value is the logarithm of the drawn one: differences are then ratios
+    )
     steady: bool = False  # the figure fluctuates around a level: its axis starts at 0
     explained: str = ""  # a sentence under the picture
 
@@ -30,7 +32,9 @@ class Measure:
 
     name: str  # in the logs; held-out figures begin with eval_
     short: str = ""  # label in the console, and beside other held-out figures
-    is_logged: Callable[..., bool] = lambda args: True  # by a run with these settings, whose task is known
+    is_logged: Callable[..., bool] = lambda args: (
+        True
+    )  # by a run with these settings, whose task is known
     better: str | None = None  # higher, lower, or None if it cannot choose the best checkpoint
     shown: tuple[str, ...] = ()  # places: CONSOLE and so on
     label: str = ""  # elsewhere; the short one by default
@@ -66,10 +70,18 @@ LOSS_CHART = Chart(
     "Losses of different objectives are not comparable: compare the held-out figures.",
 )  # fmt: skip
 SPEED_CHART = Chart("speed", "Speed", "tokens per second", steady=True)
-MEMORY_CHART = Chart("memory", "Peak memory", "GiB", lambda mebibytes: mebibytes / 1024, steady=True)
+MEMORY_CHART = Chart(
+    "memory", "Peak memory", "GiB", lambda mebibytes: mebibytes / 1024, steady=True
+)
 ACCURACY_CHART = Chart("accuracy", "Held-out accuracy", "accuracy (%)", lambda share: 100 * share)
-PERPLEXITY_CHART = Chart(  # perplexities are averaged and compared as cross-entropies, and every task has one
-    "perplexity", "Held-out perplexity", "perplexity (log scale)", lambda nats: math.exp(min(nats, 700.0)), log=True
+PERPLEXITY_CHART = (
+    Chart(  # perplexities are averaged and compared as cross-entropies, and every task has one
+        "perplexity",
+        "Held-out perplexity",
+        "perplexity (log scale)",
+        lambda nats: math.exp(min(nats, 700.0)),
+        log=True,
+    )
 )
 LOSS = {"form": "{:.3f}".format, "unit": "nats"}
 
@@ -109,4 +121,11 @@ def shown_in(place: str) -> list[Measure]:
 
 def higher_is_better(name: str) -> bool | None:
     """Return whether higher is better for a held-out figure, whose name may contain a dataset's; None for unknown figures."""
-    return next((each.better == "higher" for each in EVALUATION if each.better and name.endswith(each.bare_name)), None)
+    return next(
+        (
+            each.better == "higher"
+            for each in EVALUATION
+            if each.better and name.endswith(each.bare_name)
+        ),
+        None,
+    )

@@ -27,7 +27,12 @@ class Panel:
 
 
 def curves(
-    panels: Sequence[Panel], *, size: tuple[float, float] = (4.5, 3.6), columns: int = 0, legend: str = "each", **shared
+    panels: Sequence[Panel],
+    *,
+    size: tuple[float, float] = (4.5, 3.6),
+    columns: int = 0,
+    legend: str = "each",
+    **shared,
 ):
     """Draw panels of ``size`` inches each, ``columns`` (0: all) in a row, and return matplotlib's figure.
 
@@ -45,7 +50,9 @@ def curves(
             if series.errors is None or not any(series.errors):
                 axis.plot(series.x, series.y, series.style, **look)
             else:
-                axis.errorbar(series.x, series.y, series.errors, fmt=series.style, capsize=2, **look)
+                axis.errorbar(
+                    series.x, series.y, series.errors, fmt=series.style, capsize=2, **look
+                )
         axis.set(**panel.axis)
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.3, linewidth=0.5)
@@ -57,7 +64,9 @@ def curves(
     handles = [dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True)) for axis in axes]
     if legend == "below":
         found = {label: handle for own in handles for label, handle in own.items()}
-        figure.legend(found.values(), found, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+        figure.legend(
+            found.values(), found, loc="outside lower center", ncols=2, frameon=False, fontsize=8
+        )
     else:
         for axis, own in zip(axes, handles if legend == "each" else handles[:1], strict=False):
             if own:

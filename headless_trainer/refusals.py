@@ -23,18 +23,24 @@ class Refusal:
 
     names: str  # of the settings, separated by spaces
     why: str  # reason and remedy, which end a sentence that begins with name and value
-    when: Callable[[Any], bool] = lambda args: True  # of the arguments; called if the value is not the default
+    when: Callable[[Any], bool] = lambda args: (
+        True
+    )  # of the arguments; called if the value is not the default
 
 
 def outside(names: str, must: str, fits: Callable[[Any], bool]) -> Iterable[Refusal]:
     """Yield a row for each setting, refusing values that do not fit; nan never fits."""
     for name in names.split():
-        yield Refusal(name, f"it must {must}", lambda args, name=name: not fits(getattr(args, name)))
+        yield Refusal(
+            name, f"it must {must}", lambda args, name=name: not fits(getattr(args, name))
+        )
 
 
 def _has_no_decay(args) -> bool:
     last = (args.lr_scheduler_kwargs or {}).get("num_decay_steps")
-    fits = isinstance(last, int) and 0 < last <= args.max_steps - args.get_warmup_steps(args.max_steps)
+    fits = isinstance(last, int) and 0 < last <= args.max_steps - args.get_warmup_steps(
+        args.max_steps
+    )
     return args.lr_scheduler_type == "warmup_stable_decay" and not fits
 
 
@@ -44,12 +50,17 @@ OF_TWO = "drop one of the two"
 ONE_OR_MORE = "be at least 1", lambda value: value >= 1
 ADAMW = ("adamw_torch", "adamw_torch_fused")
 CONSTANT = ("constant", "constant_with_warmup")
-FOLLOW_SCORES = ("reduce_lr_on_plateau", "greedy")  # schedules that read the metric of each evaluation
+FOLLOW_SCORES = (
+    "reduce_lr_on_plateau",
+    "greedy",
+)  # schedules that read the metric of each evaluation
 STEPS = tuple(  # checked before transformers reads them: it replaces 0 by logging_steps
     Refusal(
         f"{when}_steps",
         f"it must be above 0 with {when}_strategy 'steps'",
-        lambda a, when=when: getattr(a, f"{when}_strategy") == "steps" and not getattr(a, f"{when}_steps") > 0,
+        lambda a, when=when: (
+            getattr(a, f"{when}_strategy") == "steps" and not getattr(a, f"{when}_steps") > 0
+        ),
     )
     for when in ("logging", "save", "eval")
 )
@@ -57,23 +68,49 @@ RANGES = (
     *outside("output_dir", "name a folder", bool),
     *outside("adam_beta1 adam_beta2", "be at least 0 and below 1", lambda beta: 0 <= beta < 1),
     *outside("dataloader_num_workers", "not be negative", lambda value: value >= 0),
-    *outside("gradient_accumulation_steps per_device_train_batch_size per_device_eval_batch_size", *ONE_OR_MORE),
-    *outside("learning_rate weight_decay max_grad_norm", "be finite and not negative", lambda it: 0 <= it < math.inf),
-    *outside("max_steps", "be at least 1, or -1 for num_train_epochs", lambda value: value >= 1 or value == -1),
+    *outside(
+        "gradient_accumulation_steps per_device_train_batch_size per_device_eval_batch_size",
+        *ONE_OR_MORE,
+    ),
+    *outside(
+        "learning_rate weight_decay max_grad_norm",
+        "be finite and not negative",
+        lambda it: 0 <= it < math.inf,
+    ),
+    *outside(
+        "max_steps",
+        "be at least 1, or -1 for num_train_epochs",
+        lambda value: value >= 1 or value == -1,
+    ),
     Refusal(
         "num_train_epochs",
         "it must be above 0 and finite where max_steps is not given",
         lambda a: a.max_steps < 1 and not 0 < a.num_train_epochs < math.inf,
     ),
-    Refusal("auto_find_batch_size", "weights and counts would not start anew: lower per_device_train_batch_size"),
-    Refusal("label_names", f"labels are in 'labels': {LEAVE}", lambda a: list(a.label_names) != ["labels"]),
+    Refusal(
+        "auto_find_batch_size",
+        "weights and counts would not start anew: lower per_device_train_batch_size",
+    ),
+    Refusal(
+        "label_names",
+        f"labels are in 'labels': {LEAVE}",
+        lambda a: list(a.label_names) != ["labels"],
+    ),
     Refusal("label_smoothing_factor average_tokens_across_devices", UNREAD),
-    Refusal("bf16_full_eval fp16_full_eval", "it rounds the weights for good, also in training: use bf16 or fp16"),
-    Refusal("dataloader_in_order", f"a resume would repeat rows and lose others, and predictions mix them up: {LEAVE}"),
+    Refusal(
+        "bf16_full_eval fp16_full_eval",
+        "it rounds the weights for good, also in training: use bf16 or fp16",
+    ),
+    Refusal(
+        "dataloader_in_order",
+        f"a resume would repeat rows and lose others, and predictions mix them up: {LEAVE}",
+    ),
     Refusal(
         "save_strategy",
         "only a better evaluation is saved: also set eval_strategy and metric_for_best_model",
-        lambda a: a.save_strategy == "best" and (a.eval_strategy == "no" or not a.metric_for_best_model),
+        lambda a: (
+            a.save_strategy == "best" and (a.eval_strategy == "no" or not a.metric_for_best_model)
+        ),
     ),
     Refusal("save_on_each_node", f"machines share the folder of a run: {LEAVE}"),
     Refusal(
@@ -97,9 +134,15 @@ RANGES = (
         "lr_scheduler_type has no warmup: use constant_with_warmup, or 0 steps",
         lambda a: a.lr_scheduler_type in ("constant", *FOLLOW_SCORES),
     ),
-    Refusal("lr_scheduler_kwargs", f"lr_scheduler_type takes none: {LEAVE}", lambda a: a.lr_scheduler_type in CONSTANT),
+    Refusal(
+        "lr_scheduler_kwargs",
+        f"lr_scheduler_type takes none: {LEAVE}",
+        lambda a: a.lr_scheduler_type in CONSTANT,
+    ),
     Refusal("optim_args", f"optim takes none: {LEAVE}", lambda a: a.optim in (*ADAMW, "adafactor")),
-    Refusal("optim_target_modules", f"optim trains all layers: {LEAVE}", lambda a: a.optim in ADAMW),
+    Refusal(
+        "optim_target_modules", f"optim trains all layers: {LEAVE}", lambda a: a.optim in ADAMW
+    ),
 )
 PRETRAINING = (
     *RANGES,
@@ -118,8 +161,14 @@ PRETRAINING = (
         "without use_seedable_sampler a resume would read other rows: set it to true",
         lambda a: not a.accelerator_config.use_seedable_sampler,
     ),
-    Refusal("remove_unused_columns", f"the trainer makes targets from columns that the model does not take: {LEAVE}"),
-    Refusal("enable_jit_checkpoint include_for_metrics batch_eval_metrics eval_do_concat_batches do_predict", UNREAD),
+    Refusal(
+        "remove_unused_columns",
+        f"the trainer makes targets from columns that the model does not take: {LEAVE}",
+    ),
+    Refusal(
+        "enable_jit_checkpoint include_for_metrics batch_eval_metrics eval_do_concat_batches do_predict",
+        UNREAD,
+    ),
     Refusal(
         "include_num_input_tokens_seen",
         "it would count tokens equal to the padding token as padding: read tokens_seen in the logs, or set 'all'",
@@ -133,25 +182,38 @@ PRETRAINING = (
     Refusal(
         "eval_steps",
         "load_best_model_at_end needs a checkpoint of each evaluation: set save_steps to that, or save_strategy to 'best'",
-        lambda a: a.load_best_model_at_end and a.save_strategy == "steps" and a.save_steps != a.eval_steps,
+        lambda a: (
+            a.load_best_model_at_end and a.save_strategy == "steps" and a.save_steps != a.eval_steps
+        ),
     ),
     Refusal(
         "parallelism_config",
         f"targets are drawn for whole rows: {LEAVE} tp, cp and sp sizes",
-        lambda a: any((getattr(a.parallelism_config, f"{each}_size", 1) or 1) > 1 for each in ("tp", "cp", "sp")),
+        lambda a: any(
+            (getattr(a.parallelism_config, f"{each}_size", 1) or 1) > 1
+            for each in ("tp", "cp", "sp")
+        ),
     ),
     Refusal(
         "pool_size",
         f"negatives is not 'micro_batch', so the targets of several forwards form one pool: {OF_TWO}",
         lambda a: a.negatives != "micro_batch",
     ),
-    Refusal("head_bias", "only objective 'vanilla' starts a head: " + OF_TWO, lambda a: a.objective != "vanilla"),
+    Refusal(
+        "head_bias",
+        "only objective 'vanilla' starts a head: " + OF_TWO,
+        lambda a: a.objective != "vanilla",
+    ),
     Refusal(
         "head_bias",
         f"fsdp and DeepSpeed's stage 3 shard the head, which no other client could then load: launch with zero2, or {LEAVE}",
         lambda a: shards(a) and (a.deepspeed_plugin is None or a.deepspeed_plugin.zero_stage == 3),
     ),
-    Refusal("mlm_probability", f"task 'clm' masks nothing: use --task mlm, or {LEAVE}", lambda a: a.task == "clm"),
+    Refusal(
+        "mlm_probability",
+        f"task 'clm' masks nothing: use --task mlm, or {LEAVE}",
+        lambda a: a.task == "clm",
+    ),
     Refusal(
         "sparse_embedding_updates muon_learning_rate",
         f"optim is not AdamW: change it, or {LEAVE}",
@@ -173,16 +235,26 @@ STREAM = tuple(  # for rows without a length
 )
 CLASSIFICATION = (
     *RANGES,
-    Refusal("eval_do_concat_batches dataloader_drop_last", f"every row is scored, in one array: {LEAVE}"),
-    Refusal("train_sampling_strategy length_column_name", f"batches are always of similar length: {LEAVE}"),
+    Refusal(
+        "eval_do_concat_batches dataloader_drop_last", f"every row is scored, in one array: {LEAVE}"
+    ),
+    Refusal(
+        "train_sampling_strategy length_column_name",
+        f"batches are always of similar length: {LEAVE}",
+    ),
 )
 HEAD = (
     *PRETRAINING,
     Refusal("head_bias", "--init says how the head starts: drop head_bias"),
-    Refusal("freeze_trunk", f"nothing is trained: add --do_train, or {LEAVE}", lambda a: not a.do_train),
+    Refusal(
+        "freeze_trunk", f"nothing is trained: add --do_train, or {LEAVE}", lambda a: not a.do_train
+    ),
 )
 OF_OBJECTIVES = {  # settings that only some objectives read, with these objectives
-    "negatives pool_size sampled_negatives sparse_embedding_updates": ("headless", "sampled_softmax"),
+    "negatives pool_size sampled_negatives sparse_embedding_updates": (
+        "headless",
+        "sampled_softmax",
+    ),
     "eval_pool_size eval_full_vocabulary": ("headless",),
 }
 PRETRAINING_PARAMETERS = {  # parameters of a trainer's constructor
@@ -193,25 +265,57 @@ PRETRAINING_PARAMETERS = {  # parameters of a trainer's constructor
 }
 CLASSIFICATION_PARAMETERS = {"compute_loss_func": "the parameter loss sets the loss: leave it out"}
 MODEL = (
-    Refusal("config_name", f"model_type also names a configuration: {OF_TWO}", lambda a: a.model_type),
+    Refusal(
+        "config_name", f"model_type also names a configuration: {OF_TWO}", lambda a: a.model_type
+    ),
     Refusal(
         "config_name model_type config_overrides",
         f"model_name_or_path has its own: {OF_TWO}",
         lambda a: a.model_name_or_path,
     ),
-    Refusal("tokenizer_name", f"train_tokenizer makes a new one: {OF_TWO}", lambda a: a.train_tokenizer),
-    Refusal("resize_embeddings", f"a new model has one row per token: {LEAVE}", lambda a: not a.model_name_or_path),
-    *outside("vocab_size", "be at least 300 (256 bytes and the special tokens)", lambda size: size >= 300),
+    Refusal(
+        "tokenizer_name", f"train_tokenizer makes a new one: {OF_TWO}", lambda a: a.train_tokenizer
+    ),
+    Refusal(
+        "resize_embeddings",
+        f"a new model has one row per token: {LEAVE}",
+        lambda a: not a.model_name_or_path,
+    ),
+    *outside(
+        "vocab_size", "be at least 300 (256 bytes and the special tokens)", lambda size: size >= 300
+    ),
 )
 DATA = (
     Refusal("train_file", f"dataset_name is also given: {OF_TWO}", lambda a: a.dataset_name),
-    Refusal("sample_by", f"rows of dataset_name are texts: {LEAVE}", lambda a: a.dataset_name and not a.eval_old_file),
-    Refusal("validation_file", "train_file is not given: add it, or leave this out", lambda a: not a.train_file),
-    *outside("validation_split_percentage", "be above 0 and below 100", lambda share: 0 < share < 100),
-    Refusal("max_train_samples", "a stream has no fixed rows: set --max_steps instead", lambda a: a.streaming),
+    Refusal(
+        "sample_by",
+        f"rows of dataset_name are texts: {LEAVE}",
+        lambda a: a.dataset_name and not a.eval_old_file,
+    ),
+    Refusal(
+        "validation_file",
+        "train_file is not given: add it, or leave this out",
+        lambda a: not a.train_file,
+    ),
+    *outside(
+        "validation_split_percentage", "be above 0 and below 100", lambda share: 0 < share < 100
+    ),
+    Refusal(
+        "max_train_samples",
+        "a stream has no fixed rows: set --max_steps instead",
+        lambda a: a.streaming,
+    ),
     *outside("shuffle_buffer_size", "not be negative", lambda size: size >= 0),
-    Refusal("shuffle_buffer_size", f"only streams have one: add --streaming, or {LEAVE}", lambda a: not a.streaming),
-    Refusal("dataset_config_name dataset_revision", f"dataset_name is missing: {LEAVE}", lambda a: not a.dataset_name),
+    Refusal(
+        "shuffle_buffer_size",
+        f"only streams have one: add --streaming, or {LEAVE}",
+        lambda a: not a.streaming,
+    ),
+    Refusal(
+        "dataset_config_name dataset_revision",
+        f"dataset_name is missing: {LEAVE}",
+        lambda a: not a.dataset_name,
+    ),
     *outside("max_seq_length", "be at least 2", lambda length: length >= 2),
     *outside("max_train_samples max_eval_samples preprocessing_num_workers", *ONE_OR_MORE),
 )
@@ -236,12 +340,16 @@ def leave_out_unread(args) -> None:
                 unread.append(f"{name} {getattr(args, name)}")
                 setattr(args, name, defaults[name])
     if unread and args.process_index == 0:
-        logger.warning("Objective %s ignores these settings: %s.", args.objective, ", ".join(unread))
+        logger.warning(
+            "Objective %s ignores these settings: %s.", args.objective, ", ".join(unread)
+        )
 
 
 def _defaults(args) -> dict[str, Any]:
     return {
-        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        field.name: field.default
+        if field.default_factory is dataclasses.MISSING
+        else field.default_factory()
         for field in dataclasses.fields(args)
     }
 
@@ -257,7 +365,9 @@ def check_best_metric(args) -> None:
     """Raise ValueError, before the first evaluation, if ``metric_for_best_model`` is none of `evaluation_metrics`."""
     name, known = args.metric_for_best_model, evaluation_metrics(args)
     if name is not None and name.removeprefix("eval_") not in known:
-        raise ValueError(f"metric_for_best_model is {name!r} but must be one of {', '.join(sorted(known))}.")
+        raise ValueError(
+            f"metric_for_best_model is {name!r} but must be one of {', '.join(sorted(known))}."
+        )
 
 
 def evaluation_metrics(args) -> set[str]:

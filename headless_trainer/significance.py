@@ -24,12 +24,18 @@ def mean_test(first: Sequence[float], second: Sequence[float], *, paired: bool) 
     first, second = _scores(first), _scores(second)
     scale = max(np.abs(first).max(), np.abs(second).max())
     spread = np.ptp(first - second) if paired else max(np.ptp(first), np.ptp(second))
-    if spread <= ROUNDING * scale:  # of all orders of the scores, this one and its mirror image are the farthest apart
+    if (
+        spread <= ROUNDING * scale
+    ):  # of all orders of the scores, this one and its mirror image are the farthest apart
         orders = 2 ** len(first) if paired else math.comb(len(first) + len(second), len(first))
         return 1.0 if abs(first.mean() - second.mean()) <= ROUNDING * scale else 2 / orders
     if paired and (discordant := _mcnemar(first, second)):
         return float(discordant.pvalue)
-    test = stats.ttest_rel(first, second) if paired else stats.ttest_ind(first, second, equal_var=False)
+    test = (
+        stats.ttest_rel(first, second)
+        if paired
+        else stats.ttest_ind(first, second, equal_var=False)
+    )
     return float(test.pvalue)
 
 
@@ -40,7 +46,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """
     order, adjusted = np.argsort(p_values, kind="stable"), np.empty(len(p_values))
     factors = np.arange(len(p_values), 0, -1)
-    adjusted[order] = np.maximum.accumulate(np.minimum(1.0, factors * np.asarray(p_values, dtype=float)[order]))
+    adjusted[order] = np.maximum.accumulate(
+        np.minimum(1.0, factors * np.asarray(p_values, dtype=float)[order])
+    )
     return adjusted.tolist()
 
 
@@ -63,7 +71,9 @@ def mean_difference(first: Sequence[float], second: Sequence[float]) -> tuple[fl
     differences = _scores(first) - _scores(second)
     middle = float(differences.mean())
     if discordant := _mcnemar(np.asarray(first), np.asarray(second)):
-        return middle, *(discordant.n / len(differences) * (2 * np.array(discordant.proportion_ci(LEVEL)) - 1)).tolist()
+        return middle, *(
+            discordant.n / len(differences) * (2 * np.array(discordant.proportion_ci(LEVEL)) - 1)
+        ).tolist()
     half = float(stats.sem(differences) * stats.t.ppf((1 + LEVEL) / 2, len(differences) - 1))
     return middle, middle - half, middle + half
 
@@ -77,5 +87,7 @@ def _mcnemar(first: np.ndarray, second: np.ndarray):
 def _scores(values: Sequence[float]) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or len(array) < 2 or not np.isfinite(array).all():
-        raise ValueError(f"a test needs two or more finite scores, got {values!r:.200}: score more seeds or documents.")
+        raise ValueError(
+            f"a test needs two or more finite scores, got {values!r:.200}: score more seeds or documents."
+        )
     return array

@@ -9,7 +9,9 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]], left: int | Non
 
     The first ``left`` columns hold text, by default all; the others are aligned to the right.
     """
-    cells = [[f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+    cells = [
+        [f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows
+    ]
     if not cells:
         return ""
     line = ["---" if left is None or place < left else "---:" for place in range(len(head))]

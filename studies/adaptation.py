@@ -37,30 +37,52 @@ def main() -> None:
     parser.add_argument("--rates", nargs="+", type=float, default=[1e-3, 3e-3, 6e-3])
     parser.add_argument("--base_steps", type=int, default=2000)
     parser.add_argument("--base_rate", type=float, default=4e-3)
-    parser.add_argument("--continued_flags", default="", help="of the continued runs: ...='--adam_beta2 0.999'")
+    parser.add_argument(
+        "--continued_flags", default="", help="of the continued runs: ...='--adam_beta2 0.999'"
+    )
     parser.add_argument("--model_type", help="replaces the scale's model type, at the same size")
     parser.add_argument("--untied", action="store_true", help="pretrain bases with an untied head")
     parser.add_argument(
-        "--objectives", nargs="+", default=OBJECTIVES, help="also 'sampled_softmax with N draws' for any N"
+        "--objectives",
+        nargs="+",
+        default=OBJECTIVES,
+        help="also 'sampled_softmax with N draws' for any N",
     )
-    parser.add_argument("--equal_tokens_only", action="store_true", help="leave out the runs of equal time")
-    parser.add_argument("--tasks", nargs="+", default=[], help="tasks for encoders, named as in run_glue.py")
-    parser.add_argument("--glue_flags", default="", help="further flags of run_glue.py: --glue_flags='...'")
+    parser.add_argument(
+        "--equal_tokens_only", action="store_true", help="leave out the runs of equal time"
+    )
+    parser.add_argument(
+        "--tasks", nargs="+", default=[], help="tasks for encoders, named as in run_glue.py"
+    )
+    parser.add_argument(
+        "--glue_flags", default="", help="further flags of run_glue.py: --glue_flags='...'"
+    )
     args = shared.at_scale(parser.parse_args(), max_steps=200, vocab_size=16_000)
     for each in args.objectives:  # before the bases are pretrained
         if each not in OBJECTIVES and not re.fullmatch(r"sampled_softmax with \d+ draws", each):
-            parser.error(f"--objectives: {each!r} is none of {OBJECTIVES} and 'sampled_softmax with N draws'.")
+            parser.error(
+                f"--objectives: {each!r} is none of {OBJECTIVES} and 'sampled_softmax with N draws'."
+            )
     args.settings |= {"model_type": args.model_type} if args.model_type else {}
     args.settings |= {"tie_word_embeddings": "false"} if args.untied else {}
     shared.prepare(args, also=args.new_files)
     bases = {seed: args.output_dir / f"base_{seed}" for seed in args.seeds}
     old = {"train_file": args.settings["train_file"]}
-    shared.mapped(args, lambda seed: run(args, bases[seed], seed, EXACT, args.base_rate, args.base_steps, **old), bases)
+    shared.mapped(
+        args,
+        lambda seed: run(args, bases[seed], seed, EXACT, args.base_rate, args.base_steps, **old),
+        bases,
+    )
     rows = []
     for new in args.new_files:
-        grid = [(objective, rate, args.max_steps) for objective, rate in itertools.product(args.objectives, args.rates)]
+        grid = [
+            (objective, rate, args.max_steps)
+            for objective, rate in itertools.product(args.objectives, args.rates)
+        ]
         found = results(args, new, bases, grid)
-        ordered = sorted(found, key=lambda row: -statistics.mean(row["new"]))  # the best last, which stays
+        ordered = sorted(
+            found, key=lambda row: -statistics.mean(row["new"])
+        )  # the best last, which stays
         best = {each["objective"]: each for each in ordered}
         for row in best.values():
             row["reached"] = EXACT in best and reaching(
@@ -72,17 +94,34 @@ def main() -> None:
             pace = {each: sum(row["seconds"]) for each, row in best.items()}
             timed = [each for each in best if each in OBJECTIVES[1:]]
             steps = {each: round(args.max_steps * pace[EXACT] / pace[each]) for each in timed}
-        rows += found + results(args, new, bases, [(each, best[each]["rate"], steps[each]) for each in steps])
-    head = ["new texts", "objective", "rate", "steps", "perplexity of the new texts", "of the old ones", "seconds"]
+        rows += found + results(
+            args, new, bases, [(each, best[each]["rate"], steps[each]) for each in steps]
+        )
+    head = [
+        "new texts",
+        "objective",
+        "rate",
+        "steps",
+        "perplexity of the new texts",
+        "of the old ones",
+        "seconds",
+    ]
     names = next((list(row["scores"]) for row in rows if row.get("scores")), [])
     cells = []
     for row in rows:
         facts = [row["texts"], row["objective"], f"{row['rate']:g}", row["steps"]]
         facts += [shared.spread(row[name], 1) for name in ("new", "old", "seconds")]
         facts.append(f"{row['reached'][1]:.0%}" if row.get("reached") else "")
-        cells.append(facts + [shared.spread(row["scores"][name], 1) if row.get("scores") else "" for name in names])
+        cells.append(
+            facts
+            + [shared.spread(row["scores"][name], 1) if row.get("scores") else "" for name in names]
+        )
     head += ["exact softmax's end after", *names]
-    table = [markdown(head, cells), "", f"Mean over {len(args.seeds)} bases, with its standard error in brackets."]
+    table = [
+        markdown(head, cells),
+        "",
+        f"Mean over {len(args.seeds)} bases, with its standard error in brackets.",
+    ]
     shared.write_results(args.results_dir or args.output_dir, rows, table, runs=bases.values())
 
 
@@ -95,8 +134,16 @@ def folder_of(args, row: dict, seed: int) -> Path:
 def as_recipe(args, row: dict, bases: dict[int, Path]) -> dict:
     """Return a table row in the form that `reaching` takes."""
     curves = {seed: curve_of(folder_of(args, row, seed)) for seed in bases}
-    ends = {name: statistics.mean(curve[-1][name] for curve in curves.values()) for name in ("tokens_seen", "seconds")}
-    return {"perplexity": row["new"], "curves": curves, "tokens": ends["tokens_seen"], "seconds": ends["seconds"]}
+    ends = {
+        name: statistics.mean(curve[-1][name] for curve in curves.values())
+        for name in ("tokens_seen", "seconds")
+    }
+    return {
+        "perplexity": row["new"],
+        "curves": curves,
+        "tokens": ends["tokens_seen"],
+        "seconds": ends["seconds"],
+    }
 
 
 def fine_tuned(args, row: dict, bases: dict[int, Path]) -> dict[str, list[float]]:
@@ -104,39 +151,62 @@ def fine_tuned(args, row: dict, bases: dict[int, Path]) -> dict[str, list[float]
     found: dict[str, list[float]] = {}
     for seed in bases if args.tasks else ():
         folder = folder_of(args, row, seed)
-        flags = ["--model_name_or_path", str(folder), "--output_dir", str(folder / "tasks"), "--tasks", *args.tasks]
+        flags = [
+            "--model_name_or_path",
+            str(folder),
+            "--output_dir",
+            str(folder / "tasks"),
+            "--tasks",
+            *args.tasks,
+        ]
         flags += ["--seeds", str(seed), *CPU_FINE_TUNING, *shlex.split(args.glue_flags)]
-        subprocess.run([sys.executable, "run_glue.py", *flags], check=True)  # skips what is finished
+        subprocess.run(
+            [sys.executable, "run_glue.py", *flags], check=True
+        )  # skips what is finished
         for name, score in of_tasks(read_runs(folder / "tasks")).items():
             found.setdefault(name, []).append(score)
     return found
 
 
-def results(args, new: Path, bases: dict[int, Path], settings: list[tuple[str, float, int]]) -> list[dict]:
+def results(
+    args, new: Path, bases: dict[int, Path], settings: list[tuple[str, float, int]]
+) -> list[dict]:
     """Train with each objective, rate and number of steps, and return a row for each: the results of each seed."""
     runs = list(itertools.product(settings, bases))
 
     def one(setting: tuple[tuple[str, float, int], int]) -> dict[str, float]:
         (objective, rate, steps), seed = setting
-        folder = folder_of(args, {"texts": new.name, "objective": objective, "rate": rate, "steps": steps}, seed)
-        more = {"train_file": new, "eval_old_file": args.settings["train_file"], "model_name_or_path": bases[seed]}
+        folder = folder_of(
+            args, {"texts": new.name, "objective": objective, "rate": rate, "steps": steps}, seed
+        )
+        more = {
+            "train_file": new,
+            "eval_old_file": args.settings["train_file"],
+            "model_name_or_path": bases[seed],
+        }
         found = run(args, folder, seed, objective, rate, steps, **more)
         if found is None:
             return {"new": math.inf, "old": math.inf, "seconds": math.nan}
         perplexities = {
-            name: math.exp(found[f"eval_{key}cross_entropy"]) for name, key in (("new", ""), ("old", "old_"))
+            name: math.exp(found[f"eval_{key}cross_entropy"])
+            for name, key in (("new", ""), ("old", "old_"))
         }
         return perplexities | {"seconds": shared.held_out_points(folder)[-1]["seconds"]}
 
     found = dict(zip(runs, shared.mapped(args, one, runs), strict=True))
     return [
         {"texts": new.name, "objective": objective, "rate": rate, "steps": steps}
-        | {name: [found[(objective, rate, steps), seed][name] for seed in bases] for name in ("new", "old", "seconds")}
+        | {
+            name: [found[(objective, rate, steps), seed][name] for seed in bases]
+            for name in ("new", "old", "seconds")
+        }
         for objective, rate, steps in settings
     ]
 
 
-def run(args, folder: Path, seed: int, objective: str, rate: float, steps: int, **more) -> dict | None:
+def run(
+    args, folder: Path, seed: int, objective: str, rate: float, steps: int, **more
+) -> dict | None:
     """Train unless that was done before, and return the results at the end; None if the run diverged."""
     objective, *words = objective.split()
     more |= {"sampled_negatives": words[1]} if words else {}
@@ -145,7 +215,11 @@ def run(args, folder: Path, seed: int, objective: str, rate: float, steps: int, 
         "tokenizer_name": shared.tokenizer_of(args), "learning_rate": rate, "warmup_steps": 0.05, "eval_strategy": "steps",
         "per_device_train_batch_size": args.batch_size, "eval_steps": max(1, steps // 4), "disable_tqdm": "true",
     } | more  # fmt: skip
-    kept = ("vocab_size", "model_type", "config_overrides") if "model_name_or_path" in more else ("vocab_size",)
+    kept = (
+        ("vocab_size", "model_type", "config_overrides")
+        if "model_name_or_path" in more
+        else ("vocab_size",)
+    )
     flags = {name: value for name, value in flags.items() if name not in kept}
     command = [sys.executable, "run_pretrain.py", *shared.as_flags(flags)]
     command += shlex.split(args.continued_flags) if "model_name_or_path" in more else []

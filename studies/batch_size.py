@@ -29,11 +29,23 @@ from headless_trainer.tables import markdown
 
 def main(argv: list[str] | None = None) -> None:
     parser = shared.model_arguments(__doc__)
-    parser.add_argument("--batch_sizes", nargs="+", type=int, default=[8, 32, 128], help="rows in a batch, ascending")
-    parser.add_argument("--rate", type=float, help="learning rate at --batch_size rows; default: the scale's")
-    parser.add_argument("--equal_steps", action="store_true", help="compare at equal steps, not equal tokens")
+    parser.add_argument(
+        "--batch_sizes",
+        nargs="+",
+        type=int,
+        default=[8, 32, 128],
+        help="rows in a batch, ascending",
+    )
+    parser.add_argument(
+        "--rate", type=float, help="learning rate at --batch_size rows; default: the scale's"
+    )
+    parser.add_argument(
+        "--equal_steps", action="store_true", help="compare at equal steps, not equal tokens"
+    )
     parser.add_argument("--report_only", action="store_true")
-    args = shared.at_scale(parser.parse_args(argv), evaluations=6, max_steps=144, learning_rate=8e-3)
+    args = shared.at_scale(
+        parser.parse_args(argv), evaluations=6, max_steps=144, learning_rate=8e-3
+    )
     args.rate = args.rate or args.settings["learning_rate"]
     runs = planned(args)
     if not args.report_only:
@@ -81,7 +93,11 @@ def steps_of(args, rows: int) -> int:
 
 def of_size(args, rows: int) -> argparse.Namespace:
     """Return the settings of the runs with this many rows in a batch."""
-    settings = {"batch_size": rows, "max_steps": steps_of(args, rows), "tokenizer_name": shared.tokenizer_of(args)}
+    settings = {
+        "batch_size": rows,
+        "max_steps": steps_of(args, rows),
+        "tokenizer_name": shared.tokenizer_of(args),
+    }
     return shared.variant(args, f"batch_{rows}", **settings)
 
 
@@ -94,19 +110,27 @@ def report(args, runs: list[tuple[str, int, int]]) -> None:
             folders.append(folder)
             row = found.setdefault((recipe, rows), new_row(args, recipe, rows))
             row["perplexity"].append(
-                math.exp(json.loads((folder / "eval_results.json").read_text())["eval_cross_entropy"])
+                math.exp(
+                    json.loads((folder / "eval_results.json").read_text())["eval_cross_entropy"]
+                )
             )
             points = shared.held_out_points(folder)
             row["seconds"].append(points[-1]["seconds"])
-            row["curves"].append([[point["tokens_seen"], point["eval_cross_entropy"]] for point in points])
+            row["curves"].append(
+                [[point["tokens_seen"], point["eval_cross_entropy"]] for point in points]
+            )
     cells = []
     for row in found.values():
         name, pool = row["recipe"].partition(" + pools")[0], row["pool"] or "all tokens"
         facts = (name, row["rows"], pool, row["steps"], row["rate"], len(row["curves"]))
-        cells.append((*facts, shared.spread(row["perplexity"], 1), f"{statistics.mean(row['seconds']):,.0f}"))
+        cells.append(
+            (*facts, shared.spread(row["perplexity"], 1), f"{statistics.mean(row['seconds']):,.0f}")
+        )
     head = "model", "rows", "targets in a pool", "steps", "rate", "seeds", "perplexity", "seconds"
     folder = args.results_dir or args.output_dir / "batch_size"
-    shared.write_results(folder, list(found.values()), [markdown(head, cells)], draw(args, found), folders)
+    shared.write_results(
+        folder, list(found.values()), [markdown(head, cells)], draw(args, found), folders
+    )
 
 
 def new_row(args, recipe: str, rows: int) -> dict:
@@ -121,7 +145,11 @@ def new_row(args, recipe: str, rows: int) -> dict:
 def draw(args, found: dict[tuple[str, int], dict]):
     largest, ends, along = args.batch_sizes[-1], [], []
     for recipe in args.recipes:
-        cut = {row["pool"]: row for (name, _), row in found.items() if name.startswith(f"{recipe} + pools of ")}
+        cut = {
+            row["pool"]: row
+            for (name, _), row in found.items()
+            if name.startswith(f"{recipe} + pools of ")
+        }
         own = {rows: found[recipe, rows] for rows in args.batch_sizes if (recipe, rows) in found}
         ends.append(points({targets(args, rows): row for rows, row in own.items()}, "o-", recipe))
         if cut and largest in own:
@@ -130,10 +158,17 @@ def draw(args, found: dict[tuple[str, int], dict]):
         for rows, row in own.items():
             tokens, losses = zip(*row["curves"][0], strict=True)
             label = f"{recipe}, {rows} rows"
-            along.append(Series([count / 1e3 for count in tokens], map(math.exp, losses), "o-", label=label))
+            along.append(
+                Series([count / 1e3 for count in tokens], map(math.exp, losses), "o-", label=label)
+            )
     common = {"ylabel": "held-out perplexity"}
     panels = [Panel(ends, xlabel="targets in a batch or pool", xscale="log", **common)]
-    return curves([*panels, Panel(along, xlabel="tokens seen (thousands), first seed", yscale="log", **common)])
+    return curves(
+        [
+            *panels,
+            Panel(along, xlabel="tokens seen (thousands), first seed", yscale="log", **common),
+        ]
+    )
 
 
 def points(rows: dict[int, dict], style: str, label: str) -> Series:

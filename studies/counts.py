@@ -21,11 +21,15 @@ class CountsTrainer(HeadlessTrainer):
 
     def pool_loss(self, outputs, part, vectors, bias):
         log_weights = self.exponent * part.pool.log_counts(outputs.dtype)
-        return candidate_loss(outputs, part.target_index, vectors, log_weights, bias=bias, reduction="sum")
+        return candidate_loss(
+            outputs, part.target_index, vectors, log_weights, bias=bias, reduction="sum"
+        )
 
     def _prior(self) -> Tensor | None:
         log_q = super()._prior()
-        targets = self.all_token_counts().sum() / max(1, self.state.global_step)  # K, for steps of one pool
+        targets = self.all_token_counts().sum() / max(
+            1, self.state.global_step
+        )  # K, for steps of one pool
         return None if log_q is None else log_expected_weight(log_q + targets.log(), self.exponent)
 
 

@@ -35,7 +35,16 @@ from headless_trainer.tables import markdown
 KINDS = [ModelArguments, DataArguments, HeadlessTrainingArguments]
 # Our best recipe with a vocabulary head, at the best of the rates 8e-3, 16e-3 and 32e-3 for this preset.
 VANILLA = [
-    *("--objective", "vanilla", "--tie_word_embeddings", "true", "--head_bias", "prior", "--save_strategy", "no"),
+    *(
+        "--objective",
+        "vanilla",
+        "--tie_word_embeddings",
+        "true",
+        "--head_bias",
+        "prior",
+        "--save_strategy",
+        "no",
+    ),
     *(
         "--learning_rate",
         "16e-3",
@@ -59,9 +68,13 @@ def docstrings(folder: Path) -> list[str]:
     Source files are read, not imported. Whole folders are held out, since docstrings of one folder resemble each other.
     """
     roots = [Path(sysconfig.get_paths()["stdlib"])]
-    roots += [Path(importlib.util.find_spec(name).origin).parent for name in ("torch", "transformers")]
+    roots += [
+        Path(importlib.util.find_spec(name).origin).parent for name in ("torch", "transformers")
+    ]
     sides, seen, size = {"train": [], "validation": []}, set(), 0
-    for path, place in ((path, path.relative_to(root)) for root in roots for path in sorted(root.rglob("*.py"))):
+    for path, place in (
+        (path, path.relative_to(root)) for root in roots for path in sorted(root.rglob("*.py"))
+    ):
         if size >= CHARACTERS or {"site-packages", "test", "tests"} & {*place.parts}:
             continue
         side = "train" if zlib.crc32(place.parent.as_posix().encode()) % 20 else "validation"
@@ -98,7 +111,9 @@ class Clock(TrainerCallback):
 def main(argv: list[str] | None = None) -> None:
     argv = ["demo", *(sys.argv[1:] if argv is None else argv)]
     with errors_in_one_line(ValueError, OSError):
-        if not {"train_file", "dataset_name"} & {word.partition("=")[0].strip("-").replace("-", "_") for word in argv}:
+        if not {"train_file", "dataset_name"} & {
+            word.partition("=")[0].strip("-").replace("-", "_") for word in argv
+        }:
             argv += docstrings(Path("runs", "docstrings"))
         headless, _ = make_trainer(*parse_args(KINDS, argv))
         logging.getLogger("headless_trainer").setLevel(logging.WARNING)
@@ -111,13 +126,30 @@ def main(argv: list[str] | None = None) -> None:
         headless.processing_class.save_pretrained(folder / "lm")
 
         say("with a vocabulary head, for the same time")
-        own = ["--output_dir", f"{folder}_vanilla", "--train_tokenizer", "false", "--tokenizer_name", str(folder)]
-        steps = ["--vocab_size", str(ModelArguments.vocab_size), "--max_steps", str(4 * args.max_steps)]
-        vanilla, _ = make_trainer(*parse_args(KINDS, [*argv, *VANILLA, *own, *steps, "--eval_strategy", "no"]))
+        own = [
+            "--output_dir",
+            f"{folder}_vanilla",
+            "--train_tokenizer",
+            "false",
+            "--tokenizer_name",
+            str(folder),
+        ]
+        steps = [
+            "--vocab_size",
+            str(ModelArguments.vocab_size),
+            "--max_steps",
+            str(4 * args.max_steps),
+        ]
+        vanilla, _ = make_trainer(
+            *parse_args(KINDS, [*argv, *VANILLA, *own, *steps, "--eval_strategy", "no"])
+        )
         logging.getLogger("headless_trainer").setLevel(logging.WARNING)
         vanilla.add_callback(Clock(headless.window.train_seconds, warmup=0.1))
         train(vanilla, None)
-    draw({"headless, with its free head": headless, "with a vocabulary head": vanilla}, folder / "comparison.png")
+    draw(
+        {"headless, with its free head": headless, "with a vocabulary head": vanilla},
+        folder / "comparison.png",
+    )
     show(folder, headless, vanilla, model)
 
 
@@ -136,7 +168,11 @@ def draw(trainers: dict, path: Path) -> None:
     for label, trainer in trainers.items():
         end = trainer.state.global_step, trainer.window.tokens_seen, trainer.window.train_seconds
         table = curves_of(trainer.state.log_history, end).dropna(subset=["eval_cross_entropy"])
-        series.append(Series(table["train_seconds"], table["eval_cross_entropy"].map(math.exp), "o-", label=label))
+        series.append(
+            Series(
+                table["train_seconds"], table["eval_cross_entropy"].map(math.exp), "o-", label=label
+            )
+        )
     axis = {"xlabel": "seconds of training steps", "ylabel": "held-out perplexity", "yscale": "log"}
     path.write_bytes(to_png(curves([Panel(series, **axis)], size=(6, 4))))
 
@@ -146,15 +182,22 @@ def show(folder: Path, headless, vanilla, model) -> None:
     ids = torch.tensor(headless.eval_dataset["input_ids"][:])[:, 1:]
     unigram = -log_prior(headless.token_counts)[ids].mean().item()
     rows = [("token frequencies alone", "", "", unigram)]
-    for name, run in (("headless, with its free head", headless), ("with a vocabulary head", vanilla)):
+    for name, run in (
+        ("headless, with its free head", headless),
+        ("with a vocabulary head", vanilla),
+    ):
         tokens, seconds = run.window.tokens_seen / 1e6, run.window.train_seconds
         rows.append((name, f"{tokens:.2f} M", f"{seconds:.0f} s", last(run, "eval_cross_entropy")))
     head = ("held out", "tokens", "training", "perplexity")
     print("\n" + markdown(head, [(*row, f"{math.exp(nats):,.0f}") for *row, nats in rows]))
     set_seed(0)
-    start = headless.processing_class("Return the", return_tensors="pt", return_token_type_ids=False)
+    start = headless.processing_class(
+        "Return the", return_tensors="pt", return_token_type_ids=False
+    )
     written = model.generate(**start, max_new_tokens=25, do_sample=True, top_p=0.8)
-    print(f"\nIt writes: {headless.processing_class.decode(written[0], skip_special_tokens=True)!r}")
+    print(
+        f"\nIt writes: {headless.processing_class.decode(written[0], skip_special_tokens=True)!r}"
+    )
     print(
         f"\n{folder}/comparison.png  perplexity against time\n{folder}/lm/             an ordinary causal language model"
     )

@@ -33,10 +33,15 @@ def main() -> None:
     args = shared.at_scale(parser.parse_args())
     runs = {recipe: shared.best_runs(args, recipe).values() for recipe in args.recipes}
     tokenizer = AutoTokenizer.from_pretrained(next(iter(runs[args.recipes[0]])))
-    ids = shared.token_rows(shared.data_arguments(args), tokenizer, "validation", args.held_out_rows)
-    places = occurrences(ids, tokenizer.batch_decode([[each] for each in range(len(tokenizer))]), args)
+    ids = shared.token_rows(
+        shared.data_arguments(args), tokenizer, "validation", args.held_out_rows
+    )
+    places = occurrences(
+        ids, tokenizer.batch_decode([[each] for each in range(len(tokenizer))]), args
+    )
     found = {
-        recipe: [measure(shared.language_model(each), ids, places, args) for each in runs[recipe]] for recipe in runs
+        recipe: [measure(shared.language_model(each), ids, places, args) for each in runs[recipe]]
+        for recipe in runs
     }
     roles = ("the word", "each following token")
     head = ["recipe", "nats of", *FORMS]
@@ -49,7 +54,11 @@ def main() -> None:
     folder = args.results_dir or args.output_dir / "novel_tokens"
     results = {"words": len(words), "occurrences": len(places), "recipes": found}
     shared.write_results(
-        folder, results, [markdown(head, rows, left=2), "", note], None, itertools.chain(*runs.values())
+        folder,
+        results,
+        [markdown(head, rows, left=2), "", note],
+        None,
+        itertools.chain(*runs.values()),
     )
 
 
@@ -63,7 +72,9 @@ def occurrences(ids: Tensor, texts: list[str], args) -> list[Place]:
     places: list[Place] = []
     for number, row in enumerate(ids.tolist()):
         for start in (place for place in range(1, len(row)) if begins[row[place]]):
-            end = next((place for place in range(start + 1, len(row)) if not goes_on[row[place]]), len(row))
+            end = next(
+                (place for place in range(start + 1, len(row)) if not goes_on[row[place]]), len(row)
+            )
             if end - start > 1 and end + args.following <= len(row):
                 places.append((number, start, end))
     word_at = {place: tuple(ids[place[0], place[1] : place[2]].tolist()) for place in places}
@@ -72,7 +83,9 @@ def occurrences(ids: Tensor, texts: list[str], args) -> list[Place]:
 
 
 @torch.no_grad()
-def measure(model: PreTrainedModel, ids: Tensor, places: list[Place], args) -> dict[str, dict[str, float]]:
+def measure(
+    model: PreTrainedModel, ids: Tensor, places: list[Place], args
+) -> dict[str, dict[str, float]]:
     """Return the mean nats of the word and of each following token, in each of the `FORMS`."""
     embedding = model.get_input_embeddings().weight
     sums = {role: dict.fromkeys(FORMS, 0.0) for role in ("the word", "each following token")}
@@ -91,7 +104,9 @@ def measure(model: PreTrainedModel, ids: Tensor, places: list[Place], args) -> d
                 sums["the word"][form] += nats.item() / len(places)
         # The score is linear in vector and bias, so their means give the mean score.
         for form, new in zip(FORMS[1:], (scores[pieces].mean(), scores.mean()), strict=True):
-            sums["the word"][form] += (torch.cat([scores, new[None]]).logsumexp(0) - new).item() / len(places)
+            sums["the word"][form] += (
+                torch.cat([scores, new[None]]).logsumexp(0) - new
+            ).item() / len(places)
     return sums
 
 

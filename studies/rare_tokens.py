@@ -33,16 +33,25 @@ def main() -> None:
     runs = {recipe: shared.best_runs(args, recipe).values() for recipe in args.recipes}
     first = next(iter(runs[args.recipes[0]]))
     tokenizer = AutoTokenizer.from_pretrained(first)
-    ids = shared.token_rows(shared.data_arguments(args), tokenizer, "validation", args.held_out_rows)
+    ids = shared.token_rows(
+        shared.data_arguments(args), tokenizer, "validation", args.held_out_rows
+    )
     # The counts of one run serve for all: each saw nearly the same rows.
     counts = load_token_counts(first)[0]
     group = frequency_groups(counts)
-    found = {recipe: [measure(folder, ids, group) for folder in folders] for recipe, folders in runs.items()}
+    found = {
+        recipe: [measure(folder, ids, group) for folder in folders]
+        for recipe, folders in runs.items()
+    }
     sizes = torch.bincount(group, minlength=GROUPS).tolist()
     text = [table(found, sizes), "", summary(found)]
     folder = args.results_dir or args.output_dir / "rare_tokens"
     shared.write_results(
-        folder, {"tokens": sizes, "recipes": found}, text, draw(found), itertools.chain(*runs.values())
+        folder,
+        {"tokens": sizes, "recipes": found},
+        text,
+        draw(found),
+        itertools.chain(*runs.values()),
     )
 
 
@@ -86,7 +95,8 @@ def measure(folder: Path, ids: Tensor, group: Tensor) -> dict:
         "cross_entropy": [loss[chosen].mean().item() for chosen in which],
         "norm": [embedding[chosen].norm(dim=-1).mean().item() for chosen in tokens],
         "mean_cosine": [100 * mean_cosine(embedding[chosen]).item() for chosen in tokens],
-        "calibration_error": 100 * calibration_error(confidence.exp().double().numpy(), right.numpy() == 1),
+        "calibration_error": 100
+        * calibration_error(confidence.exp().double().numpy(), right.numpy() == 1),
         "confidence": 100 * confidence.exp().mean().item(),
         "total_accuracy": 100 * right.mean().item(),
     }
@@ -111,13 +121,18 @@ def summary(found: dict[str, list[dict]]) -> str:
         (recipe, *(shared.spread([seed[name] for seed in seeds], 2) for name in names))
         for recipe, seeds in found.items()
     ]
-    return markdown(["recipe", "calibration error x 100", "mean confidence (%)", "accuracy (%)"], rows)
+    return markdown(
+        ["recipe", "calibration error x 100", "mean confidence (%)", "accuracy (%)"], rows
+    )
 
 
 def draw(found: dict[str, list[dict]]):
     first = next(iter(found))
     means = {
-        recipe: {name: np.mean([seed[name] for seed in seeds], axis=0) for name in ("cross_entropy", "norm")}
+        recipe: {
+            name: np.mean([seed[name] for seed in seeds], axis=0)
+            for name in ("cross_entropy", "norm")
+        }
         for recipe, seeds in found.items()
     }
     tenths, xlabel = range(1, GROUPS + 1), "tenths of all targets, from rare to frequent tokens"
@@ -127,7 +142,9 @@ def draw(found: dict[str, list[dict]]):
     ]
     norms = [Series(tenths, mean["norm"], "o-") for mean in means.values()]
     panels = [Panel(gains, xlabel=xlabel, ylabel="nats above the first recipe")]
-    return curves([*panels, Panel(norms, xlabel=xlabel, ylabel="norm of the embeddings")], legend="below")
+    return curves(
+        [*panels, Panel(norms, xlabel=xlabel, ylabel="norm of the embeddings")], legend="below"
+    )
 
 
 if __name__ == "__main__":

@@ -23,14 +23,29 @@ from headless_trainer.tables import markdown
 def main() -> None:
     parser = shared.model_arguments(__doc__, recipes=False)
     bases, ingredients = ", ".join(shared.BASES), ", ".join(shared.INGREDIENTS)
-    help_of_recipes = f"a base ({bases}) and, each after a plus sign, ingredients ({ingredients})".replace("%", "%%")
-    parser.add_argument("--recipes", nargs="+", default=["vanilla tied + bias log q", "headless"], help=help_of_recipes)
-    parser.add_argument("--rates", nargs="+", type=float, help="default: half, once and twice the scale's rate")
-    parser.add_argument("--extensions", type=int, default=3, help="most rates added while the best is at an edge")
+    help_of_recipes = (
+        f"a base ({bases}) and, each after a plus sign, ingredients ({ingredients})".replace(
+            "%", "%%"
+        )
+    )
+    parser.add_argument(
+        "--recipes",
+        nargs="+",
+        default=["vanilla tied + bias log q", "headless"],
+        help=help_of_recipes,
+    )
+    parser.add_argument(
+        "--rates", nargs="+", type=float, help="default: half, once and twice the scale's rate"
+    )
+    parser.add_argument(
+        "--extensions", type=int, default=3, help="most rates added while the best is at an edge"
+    )
     parser.add_argument("--baseline", default="vanilla tied + bias log q")
     parser.add_argument("--report_only", action="store_true")
     args = shared.at_scale(parser.parse_args())
-    args.rates = args.rates or [factor * args.settings["learning_rate"] for factor in (0.5, 1.0, 2.0)]
+    args.rates = args.rates or [
+        factor * args.settings["learning_rate"] for factor in (0.5, 1.0, 2.0)
+    ]
     for recipe in args.recipes:
         shared.flags_of(recipe)
     if not args.report_only:
@@ -126,13 +141,18 @@ def reaching(row: dict, baseline: dict) -> tuple[float, float] | None:
 def draw(rows: dict):
     """Draw held-out perplexity of each recipe at its first seed, against tokens and against time."""
     panels = []
-    axes = {"tokens_seen": ("tokens seen (millions)", 1e6), "seconds": ("seconds of training steps", 1)}
+    axes = {
+        "tokens_seen": ("tokens seen (millions)", 1e6),
+        "seconds": ("seconds of training steps", 1),
+    }
     for name, (label, scale) in axes.items():
         series = []
         for recipe, row in rows.items():
             curve = next(iter(row["curves"].values()))
             perplexities = [math.exp(point["eval_cross_entropy"]) for point in curve]
-            series.append(Series([point[name] / scale for point in curve], perplexities, "o-", label=recipe))
+            series.append(
+                Series([point[name] / scale for point in curve], perplexities, "o-", label=recipe)
+            )
         panels.append(Panel(series, xlabel=label, ylabel="held-out perplexity", yscale="log"))
     return curves(panels, legend="below", sharey=True)
 

@@ -58,17 +58,26 @@ BASES = {
 }
 # Ingredients are added to a base with a plus sign. A number before an x is multiplied by the learning rate.
 INGREDIENTS = {
-    "bias log q": ["--head_bias", "prior"],  # for vanilla decoders; vanilla encoders have their own bias
+    "bias log q": [
+        "--head_bias",
+        "prior",
+    ],  # for vanilla decoders; vanilla encoders have their own bias
     "Muon": ["--muon_learning_rate", "2x"],
     "pools of 2048": ["--pool_size", "2048"],
-    **{f"counts ^ {a}": ["--trainer", "studies.counts:Power" + a.replace(".", "")] for a in ("0", "0.5", "1.5", "2")},
+    **{
+        f"counts ^ {a}": ["--trainer", "studies.counts:Power" + a.replace(".", "")]
+        for a in ("0", "0.5", "1.5", "2")
+    },
     "masking 30 %": ["--mlm_probability", "0.3"],
     **{f"weight decay {value}": ["--weight_decay", value] for value in ("0.1", "0.3")},
     **{f"beta2 {value}": ["--adam_beta2", value] for value in ("0.999", "0.9999")},
     **{f"epsilon {value}": ["--adam_epsilon", value] for value in ("1e-6", "1e-5", "1e-4")},
     # Other trunks for --scale cpu.
     **{
-        f"width {width}": ["--config_overrides", CPU_MODELS["clm"]["config_overrides"].replace("128", f"{width}")]
+        f"width {width}": [
+            "--config_overrides",
+            CPU_MODELS["clm"]["config_overrides"].replace("128", f"{width}"),
+        ]
         for width in (64, 256)
     },
     "GPT-NeoX": [
@@ -92,8 +101,12 @@ INGREDIENTS = {
 
 def model_arguments(description: str, *, recipes: bool = True) -> argparse.ArgumentParser:
     """Return a parser for the settings that select pretrained models; studies with equal settings share their models."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train_file", nargs="+", help="the corpus; default: the scale's, if it is not cpu")
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--train_file", nargs="+", help="the corpus; default: the scale's, if it is not cpu"
+    )
     parser.add_argument("--output_dir", required=True, type=Path)
     parser.add_argument("--task", choices=["clm", "mlm"], default="clm")
     parser.add_argument(
@@ -105,11 +118,17 @@ def model_arguments(description: str, *, recipes: bool = True) -> argparse.Argum
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--max_steps", type=int, help="optimizer steps of every run")
     parser.add_argument("--batch_size", type=int, help="rows per process and forward pass")
-    parser.add_argument("--vocab_size", type=int, help="train a tokenizer of this size on the corpus")
-    parser.add_argument("--jobs", type=int, default=1, help="concurrent runs, each on its share of the cores")
+    parser.add_argument(
+        "--vocab_size", type=int, help="train a tokenizer of this size on the corpus"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="concurrent runs, each on its share of the cores"
+    )
     if recipes:
         parser.add_argument("--recipes", nargs="+", default=RECIPES, help="named as in recipe.py")
-    parser.add_argument("--launcher", default="", help="replaces python: 'accelerate launch --multi_gpu'")
+    parser.add_argument(
+        "--launcher", default="", help="replaces python: 'accelerate launch --multi_gpu'"
+    )
     results_argument(parser)
     return parser
 
@@ -130,7 +149,10 @@ def at_scale(args: argparse.Namespace, evaluations: int = 10, **cpu) -> argparse
         del settings["output_dir"], settings["objective"]  # recipes set these
     replaced = ["dataset_name", "text_column"] if args.train_file else []
     if args.vocab_size or "tokenizer_name" not in settings:
-        replaced += ["tokenizer_name", "mask_token"]  # the mask token is for a tokenizer that has none
+        replaced += [
+            "tokenizer_name",
+            "mask_token",
+        ]  # the mask token is for a tokenizer that has none
     settings = {name: value for name, value in settings.items() if name not in replaced}
     if args.train_file:
         settings["train_file"] = args.train_file
@@ -152,10 +174,14 @@ def variant(args: argparse.Namespace, name: str, **settings) -> argparse.Namespa
 
 
 def results_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--results_dir", type=Path, help="for table, picture and results.json; default: by the runs")
+    parser.add_argument(
+        "--results_dir", type=Path, help="for table, picture and results.json; default: by the runs"
+    )
 
 
-def write_results(folder: Path, results: object, table: Iterable[str], figure=None, runs: Iterable[Path] = ()) -> None:
+def write_results(
+    folder: Path, results: object, table: Iterable[str], figure=None, runs: Iterable[Path] = ()
+) -> None:
     """Write ``results.json``, ``results.md`` and, for a figure, ``results.png``, and print the table.
 
     Both texts name the origin of the results: the command with shortened paths, versions, commit and machine, and the commits
@@ -165,10 +191,15 @@ def write_results(folder: Path, results: object, table: Iterable[str], figure=No
     origin = {"Command": command_line(), **SOFTWARE, "Machine": hardware(device)}
     if commits := sorted(set(filter(None, map(commit_of_run, runs)))):
         origin["Commits of the runs"] = ", ".join(commits)
-    text = "\n".join([*table, "", *(f"- {label}: {value}" for label, value in origin.items())]) + "\n"
+    text = (
+        "\n".join([*table, "", *(f"- {label}: {value}" for label, value in origin.items())]) + "\n"
+    )
     text += "\n![Picture](results.png)\n" * (figure is not None)
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / "results.json", (json.dumps({"origin": origin, "results": results}, indent=1) + "\n").encode())
+    write_whole(
+        folder / "results.json",
+        (json.dumps({"origin": origin, "results": results}, indent=1) + "\n").encode(),
+    )
     write_whole(folder / "results.md", text.encode())
     if figure is not None:
         write_whole(folder / "results.png", to_png(figure))
@@ -177,7 +208,9 @@ def write_results(folder: Path, results: object, table: Iterable[str], figure=No
 
 def command_line() -> str:
     """Return the running command, without the folders of this machine."""
-    return shlex.join(["python", f"studies/{Path(sys.argv[0]).name}", *map(without_folders, sys.argv[1:])])
+    return shlex.join(
+        ["python", f"studies/{Path(sys.argv[0]).name}", *map(without_folders, sys.argv[1:])]
+    )
 
 
 def without_folders(text: object) -> str:
@@ -218,7 +251,9 @@ def token_rows(data, tokenizer, part: str, rows: int) -> torch.Tensor:
     from headless_trainer.corpus.texts import load_texts
 
     texts = load_texts(data)[part]
-    packed = first_rows(tokenize_and_pack(texts, tokenizer, max_seq_length=data.max_seq_length), rows)
+    packed = first_rows(
+        tokenize_and_pack(texts, tokenizer, max_seq_length=data.max_seq_length), rows
+    )
     return torch.tensor(packed["input_ids"][:])
 
 
@@ -239,7 +274,9 @@ def flags_of(recipe: str) -> list[str]:
     """Return the flags of run_pretrain.py that a recipe stands for."""
     base, *ingredients = recipe.split(" + ")
     unknown = [
-        part for part, known in ((base, BASES), *((part, INGREDIENTS) for part in ingredients)) if part not in known
+        part
+        for part, known in ((base, BASES), *((part, INGREDIENTS) for part in ingredients))
+        if part not in known
     ]
     if unknown:
         raise SystemExit(f"--recipes: {recipe!r}: unknown {unknown[0]!r}; see recipe.py --help.")
@@ -263,9 +300,16 @@ def prepare(args, also: Iterable[Path] = ()) -> None:
 
     data = data_arguments(args)
     if not args.tokenizer_name and not (Path(tokenizer_of(args)) / "tokenizer.json").is_file():
-        settings = {"kind": args.settings.get("tokenizer_type", "bpe"), "vocab_size": args.vocab_size}
+        settings = {
+            "kind": args.settings.get("tokenizer_type", "bpe"),
+            "vocab_size": args.vocab_size,
+        }
         settings |= {"task": args.task, "max_seq_length": data.max_seq_length}
-        seen = data if not also else dataclasses.replace(data, train_file=[*data.train_file, *map(str, also)])
+        seen = (
+            data
+            if not also
+            else dataclasses.replace(data, train_file=[*data.train_file, *map(str, also)])
+        )
         train_tokenizer(load_texts(seen)["train"], **settings).save_pretrained(tokenizer_of(args))
     if args.scale == "cpu":
         token_rows(data, AutoTokenizer.from_pretrained(tokenizer_of(args)), "train", 1)
@@ -288,8 +332,15 @@ def pretrain(args, recipe: str, rate: float, seed: int) -> float:
     }  # fmt: skip
     for name in ("train_tokenizer", "tokenizer_type", "vocab_size"):  # already trained
         flags.pop(name, None)
-    command = [*(shlex.split(args.launcher) or [sys.executable]), "run_pretrain.py", *as_flags(flags)]
-    command += [f"{float(flag[:-1]) * rate:g}" if re.fullmatch(r"\d+x", flag) else flag for flag in flags_of(recipe)]
+    command = [
+        *(shlex.split(args.launcher) or [sys.executable]),
+        "run_pretrain.py",
+        *as_flags(flags),
+    ]
+    command += [
+        f"{float(flag[:-1]) * rate:g}" if re.fullmatch(r"\d+x", flag) else flag
+        for flag in flags_of(recipe)
+    ]
     found = results_of(command, folder, "eval_results.json", args.jobs)
     return math.inf if found is None else found["eval_cross_entropy"]
 
@@ -298,7 +349,11 @@ def as_flags(settings: dict[str, object]) -> list[str]:
     """Return settings as command-line flags."""
     flags = []
     for name, value in settings.items():
-        values = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
+        values = (
+            value
+            if isinstance(value, list)
+            else [json.dumps(value) if isinstance(value, dict) else value]
+        )
         flags += [f"--{name}", *map(str, values)]
     return flags
 
@@ -317,11 +372,15 @@ def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict |
     Raises:
         SystemExit: if it failed, with its own message, or if the folder's run has another command.
     """
-    result, diverged, console, record = (folder / each for each in (name, "diverged", "console.log", "command.txt"))
+    result, diverged, console, record = (
+        folder / each for each in (name, "diverged", "console.log", "command.txt")
+    )
     folder.mkdir(parents=True, exist_ok=True)
     words = shlex.join(command[1:])
     if record.is_file() and record.read_text() != words:
-        raise SystemExit(f"{folder} has a run of another command, see its command.txt: choose another --output_dir.")
+        raise SystemExit(
+            f"{folder} has a run of another command, see its command.txt: choose another --output_dir."
+        )
     record.write_text(words)
     if not result.is_file() and not diverged.is_file():
         if any(folder.glob("checkpoint-*")):
@@ -338,7 +397,9 @@ def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict |
             reason = found[0] if found else f"exit status {ended.returncode}"
             raise SystemExit(f"The run in {folder} failed, see its console.log: {reason}")
         elif not result.is_file():  # SIGTERM and Ctrl-C end a run without an error
-            raise SystemExit(f"The run in {folder} was stopped before its end: the same command resumes it.")
+            raise SystemExit(
+                f"The run in {folder} was stopped before its end: the same command resumes it."
+            )
     return None if diverged.is_file() else json.loads(result.read_text())
 
 
@@ -365,8 +426,13 @@ def language_model(folder: Path):
 
     from headless_trainer import attach_lm_head
 
-    headless = json.loads((folder / "settings.json").read_text()).get("objective", "headless") == "headless"
-    return (attach_lm_head(folder) if headless else AutoModelForCausalLM.from_pretrained(folder)).eval()
+    headless = (
+        json.loads((folder / "settings.json").read_text()).get("objective", "headless")
+        == "headless"
+    )
+    return (
+        attach_lm_head(folder) if headless else AutoModelForCausalLM.from_pretrained(folder)
+    ).eval()
 
 
 def spread(values: list[float], digits: int) -> str:
@@ -407,5 +473,7 @@ def best_runs(args, recipe: str) -> dict[int, Path]:
     """Return the folders of a recipe's runs at its best rate, by seed."""
     runs = finished(args, recipe)
     if not runs:
-        raise SystemExit(f"There are no runs of {recipe!r} in {args.output_dir}: run python studies/recipe.py first.")
+        raise SystemExit(
+            f"There are no runs of {recipe!r} in {args.output_dir}: run python studies/recipe.py first."
+        )
     return runs[best_rate(args, runs)[0]]

@@ -18,7 +18,15 @@ from typing import NamedTuple
 import numpy as np
 import pandas
 import torch
-from shared import at_scale, best_runs, data_arguments, model_arguments, spread, token_rows, write_results
+from shared import (
+    at_scale,
+    best_runs,
+    data_arguments,
+    model_arguments,
+    spread,
+    token_rows,
+    write_results,
+)
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
@@ -31,7 +39,9 @@ IN_CONTEXT = "in context, after layer"
 
 def main(argv: list[str] | None = None) -> None:
     parser = model_arguments(__doc__)
-    parser.add_argument("--synonyms", required=True, type=Path, help=".tsv or .tsv.gz with columns word1 and word2")
+    parser.add_argument(
+        "--synonyms", required=True, type=Path, help=".tsv or .tsv.gz with columns word1 and word2"
+    )
     parser.add_argument("--held_out_rows", type=int, default=3_000, help="rows to search for words")
     parser.add_argument("--contexts", type=int, default=20, help="most occurrences of a word")
     args = at_scale(parser.parse_args(argv))
@@ -62,13 +72,19 @@ def main(argv: list[str] | None = None) -> None:
         shown.append(spread([a - b for a, b in zip(row[SYNONYMS], row[OTHERS], strict=True)], 2))
         cells.append((recipe, group, f"{row['pairs']:,}", *shown))
     table = [markdown(["recipe", "words", "pairs", *kinds, "synonyms less other pairs"], cells)]
-    table.append("\nMean cosine x 100, averaged over pretraining seeds, with its standard error in brackets.")
+    table.append(
+        "\nMean cosine x 100, averaged over pretraining seeds, with its standard error in brackets."
+    )
     results = [{"recipe": recipe, "words": words} | row for (recipe, words), row in rows.items()]
-    write_results(args.results_dir or args.output_dir / "synonyms", results, table, draw(drawn), folders)
+    write_results(
+        args.results_dir or args.output_dir / "synonyms", results, table, draw(drawn), folders
+    )
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
-    table = pandas.read_csv(path, sep="\t", usecols=["word1", "word2"], dtype=str, keep_default_na=False)
+    table = pandas.read_csv(
+        path, sep="\t", usecols=["word1", "word2"], dtype=str, keep_default_na=False
+    )
     return list(zip(table["word1"], table["word2"], strict=True))
 
 
@@ -84,7 +100,10 @@ def pair_cosines(folder: Path, pairs: list[tuple[str, str]]) -> dict[str, dict[s
     left, right = (torch.tensor([index[pair[side]] for pair in pairs]) for side in (0, 1))
     single = torch.tensor([len(pieces) == 1 for pieces in ids])
     groups = {"all words": slice(None), "of one token": single[left] & single[right]}
-    return {group: paired(vectors[left[chosen]], vectors[right[chosen]]) for group, chosen in groups.items()}
+    return {
+        group: paired(vectors[left[chosen]], vectors[right[chosen]])
+        for group, chosen in groups.items()
+    }
 
 
 def paired(first: Tensor, second: Tensor) -> dict[str, np.ndarray]:
@@ -108,19 +127,30 @@ def occurrences(
     of a row, where it may.
     """
     inside = torch.tensor(
-        [text[:1].isalnum() for text in tokenizer.batch_decode([[each] for each in range(len(tokenizer))])]
+        [
+            text[:1].isalnum()
+            for text in tokenizer.batch_decode([[each] for each in range(len(tokenizer))])
+        ]
     )
     whole = torch.nn.functional.pad(~inside[ids[:, 1:]], (0, 1))
     words = sorted({word for pair in pairs for word in pair})
     pieces = tokenizer([f" {word}" for word in words], add_special_tokens=False)["input_ids"]
     places = {token[0]: [] for token in pieces if len(token) == 1}
-    for place, token in zip(whole.flatten().nonzero()[:, 0].tolist(), ids[whole].tolist(), strict=True):
+    for place, token in zip(
+        whole.flatten().nonzero()[:, 0].tolist(), ids[whole].tolist(), strict=True
+    ):
         if token in places and len(places[token]) < most:
             places[token].append(place)
-    found = [(word, places[token[0]]) for word, token in zip(words, pieces, strict=True) if len(token) == 1]
+    found = [
+        (word, places[token[0]])
+        for word, token in zip(words, pieces, strict=True)
+        if len(token) == 1
+    ]
     found = [(word, of_one) for word, of_one in found if len(of_one) > 1]
     flat = sorted((place, number) for number, (_, of_one) in enumerate(found) for place in of_one)
-    return Occurrences([word for word, _ in found], *torch.tensor(flat, dtype=torch.long).view(-1, 2).T)
+    return Occurrences(
+        [word for word, _ in found], *torch.tensor(flat, dtype=torch.long).view(-1, 2).T
+    )
 
 
 @torch.no_grad()
@@ -132,7 +162,10 @@ def contextual_cosines(
     chosen = torch.zeros(ids.shape, dtype=torch.bool)
     chosen.view(-1)[found.places] = True
     states = [
-        [hidden[here] for hidden in model(input_ids=batch, output_hidden_states=True).hidden_states[1:]]
+        [
+            hidden[here]
+            for hidden in model(input_ids=batch, output_hidden_states=True).hidden_states[1:]
+        ]
         for batch, here in zip(ids.split(32), chosen.split(32), strict=True)
     ]
     number_of = {word: number for number, word in enumerate(found.words)}
@@ -141,8 +174,12 @@ def contextual_cosines(
     result = {}
     for layer, parts in enumerate(zip(*states, strict=True), start=1):
         vectors = torch.nn.functional.normalize(torch.cat(parts), dim=-1)
-        sums = vectors.new_zeros(len(counts), vectors.shape[-1]).index_add_(0, found.of_word, vectors)
-        same = (sums.square().sum(-1) - counts) / (counts * (counts - 1))  # without pairs of an occurrence with itself
+        sums = vectors.new_zeros(len(counts), vectors.shape[-1]).index_add_(
+            0, found.of_word, vectors
+        )
+        same = (sums.square().sum(-1) - counts) / (
+            counts * (counts - 1)
+        )  # without pairs of an occurrence with itself
         first, second = (sums / counts[:, None])[torch.tensor(both).T]
         result[f"{IN_CONTEXT} {layer}"] = paired(first, second) | {SAME: same.numpy()}
     return result
@@ -152,7 +189,12 @@ def draw(drawn: dict[str, dict[str, np.ndarray]]):
     panels, bins = [], np.linspace(-0.5, 1, 76)
     for recipe, cosines in drawn.items():
         series = [
-            Series(bins[:-1], np.histogram(values, bins, density=True)[0], drawstyle="steps-post", label=kind)
+            Series(
+                bins[:-1],
+                np.histogram(values, bins, density=True)[0],
+                drawstyle="steps-post",
+                label=kind,
+            )
             for kind, values in cosines.items()
         ]
         panels.append(Panel(series, title=recipe, xlabel="cosine"))

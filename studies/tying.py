@@ -37,7 +37,9 @@ def main() -> None:
     parser.add_argument("--untied", default="vanilla untied + bias log q + Muon")
     args = shared.at_scale(parser.parse_args())
     runs = {recipe: shared.best_runs(args, recipe) for recipe in (*args.recipes, args.untied)}
-    steps = kept_by_all(itertools.chain.from_iterable(folders.values() for folders in runs.values()))
+    steps = kept_by_all(
+        itertools.chain.from_iterable(folders.values() for folders in runs.values())
+    )
     found: dict[str, dict[int, dict[str, list[float]]]] = {}
     for recipe, step in itertools.product(args.recipes, steps):
         row = found.setdefault(recipe, {}).setdefault(step, {})
@@ -53,7 +55,10 @@ def main() -> None:
         return shared.spread([100 * value for value in values], 1)
 
     last = steps[-1]
-    rows = [(name, *(percents(row[last][name]) for row in found.values())) for name in found[args.recipes[0]][last]]
+    rows = [
+        (name, *(percents(row[last][name]) for row in found.values()))
+        for name in found[args.recipes[0]][last]
+    ]
     table = [markdown(["compared", *found], rows)]
     if len(steps) > 1:
         names = ("input, rotated", "output, rotated")
@@ -69,7 +74,9 @@ def main() -> None:
     table.append("\nAll x 100; mean over seeds, with its standard error in brackets.")
     results = {"alignment": found, "residual_stream": streams}
     folders = itertools.chain.from_iterable(folders.values() for folders in runs.values())
-    shared.write_results(args.results_dir or args.output_dir / "tying", results, table, draw(found), folders)
+    shared.write_results(
+        args.results_dir or args.output_dir / "tying", results, table, draw(found), folders
+    )
 
 
 def checkpoint(run: Path, step: int) -> Path:
@@ -87,7 +94,10 @@ def streams_of(args, runs: dict[str, dict[int, Path]]) -> dict[str, list[list[fl
     tokenizer = AutoTokenizer.from_pretrained(next(iter(runs[args.untied].values())))
     ids = shared.token_rows(shared.data_arguments(args), tokenizer, "validation", ROWS)
     return {
-        recipe: [stream_shares(AutoModel.from_pretrained(folder).eval(), ids) for folder in folders.values()]
+        recipe: [
+            stream_shares(AutoModel.from_pretrained(folder).eval(), ids)
+            for folder in folders.values()
+        ]
         for recipe, folders in runs.items()
     }
 
@@ -106,10 +116,15 @@ def stream_shares(trunk: PreTrainedModel, ids: Tensor) -> list[float]:
     read = []
     norm = [module for module in trunk.modules() if isinstance(module, nn.LayerNorm)][-1]
     handle = norm.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
-    streams = trunk(input_ids=ids, output_hidden_states=True).hidden_states[:-1]  # the last one has passed the norm
+    streams = trunk(input_ids=ids, output_hidden_states=True).hidden_states[
+        :-1
+    ]  # the last one has passed the norm
     handle.remove()
     streams = [*streams, read[0]]
-    added = [streams[0], *(after - before for before, after in zip(streams, streams[1:], strict=False))]
+    added = [
+        streams[0],
+        *(after - before for before, after in zip(streams, streams[1:], strict=False)),
+    ]
     length = read[0].square().sum(-1)
     return [((each * read[0]).sum(-1) / length).mean().item() for each in added]
 
@@ -117,12 +132,17 @@ def stream_shares(trunk: PreTrainedModel, ids: Tensor) -> list[float]:
 def draw(found: dict[str, dict]):
     """Draw how near each recipe's matrix is to both untied ones along the training: cosine after rotation, common nearest."""
     panels = []
-    for name, label in (("rotated", "cosine, rotated, x 100"), ("nearest ten", "ten nearest in common, %")):
+    for name, label in (
+        ("rotated", "cosine, rotated, x 100"),
+        ("nearest ten", "ten nearest in common, %"),
+    ):
         series = []
         for colour, (recipe, rows) in enumerate(found.items()):
             for role, style in (("input", "o--"), ("output", "o-")):
                 means = [100 * statistics.mean(row[f"{role}, {name}"]) for row in rows.values()]
-                series.append(Series(rows, means, style, color=f"C{colour}", label=f"{recipe}: {role}"))
+                series.append(
+                    Series(rows, means, style, color=f"C{colour}", label=f"{recipe}: {role}")
+                )
         panels.append(Panel(series, xlabel="steps", ylabel=label))
     return curves(panels, legend="below")
 
@@ -143,7 +163,9 @@ def alignment(tied: Tensor, other: Tensor) -> dict[str, float]:
         "rotated": tied @ (left @ right),
         "mapped": tied @ torch.linalg.lstsq(tied, other).solution,
     }
-    result = {name: torch.cosine_similarity(rows, other).mean().item() for name, rows in mapped.items()}
+    result = {
+        name: torch.cosine_similarity(rows, other).mean().item() for name, rows in mapped.items()
+    }
     near = [nearest(rows) for rows in (tied, other)]
     common = (near[0][:, :, None] == near[1][:, None, :]).any(-1).float().mean().item()
     return result | {"nearest ten": common}

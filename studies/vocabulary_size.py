@@ -41,26 +41,57 @@ from headless_trainer.tables import markdown
 
 BITS, AVERAGE = "bits per byte", "average"
 # Flags of run_glue.py at --scale cpu. The other scales have the paper's settings.
-CPU_FINE_TUNING = ["--num_train_epochs", "3", "--learning_rate", "1e-3", "--per_device_train_batch_size", "32"]
+CPU_FINE_TUNING = [
+    "--num_train_epochs",
+    "3",
+    "--learning_rate",
+    "1e-3",
+    "--per_device_train_batch_size",
+    "32",
+]
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = shared.model_arguments(__doc__)
-    parser.add_argument("--vocab_sizes", nargs="+", type=int, default=[5_000, 15_000, 50_000], help="ascending")
-    parser.add_argument("--rates", nargs="+", type=float, help="one for each recipe or for all; default: the scale's")
-    parser.add_argument("--held_out_bytes", type=int, default=100_000, help="least number of bytes that decoders score")
+    parser.add_argument(
+        "--vocab_sizes", nargs="+", type=int, default=[5_000, 15_000, 50_000], help="ascending"
+    )
+    parser.add_argument(
+        "--rates",
+        nargs="+",
+        type=float,
+        help="one for each recipe or for all; default: the scale's",
+    )
+    parser.add_argument(
+        "--held_out_bytes",
+        type=int,
+        default=100_000,
+        help="least number of bytes that decoders score",
+    )
     tasks = ["mnli", "qqp", "qnli", "sst2", "stsb"]
-    parser.add_argument("--tasks", nargs="+", default=tasks, help="tasks for encoders, named as in run_glue.py")
-    parser.add_argument("--loss", choices=["balanced", "cross_entropy"], default="balanced", help="of fine-tuning")
-    parser.add_argument("--glue_flags", default="", help="further flags of run_glue.py: --glue_flags='...'")
+    parser.add_argument(
+        "--tasks", nargs="+", default=tasks, help="tasks for encoders, named as in run_glue.py"
+    )
+    parser.add_argument(
+        "--loss", choices=["balanced", "cross_entropy"], default="balanced", help="of fine-tuning"
+    )
+    parser.add_argument(
+        "--glue_flags", default="", help="further flags of run_glue.py: --glue_flags='...'"
+    )
     parser.add_argument("--report_only", action="store_true")
-    args = shared.at_scale(parser.parse_args(argv), evaluations=1, max_steps=100, learning_rate=8e-3)
+    args = shared.at_scale(
+        parser.parse_args(argv), evaluations=1, max_steps=100, learning_rate=8e-3
+    )
     if "--loss" in args.glue_flags:
-        parser.error(f"--glue_flags {args.glue_flags}: the table is of one loss: give it as --loss.")
+        parser.error(
+            f"--glue_flags {args.glue_flags}: the table is of one loss: give it as --loss."
+        )
     rates = args.rates or [args.settings["learning_rate"]]
     rates = rates * len(args.recipes) if len(rates) == 1 else rates
     if len(rates) != len(args.recipes):
-        parser.error(f"--rates: {len(rates)} for {len(args.recipes)} recipes: give one for each, or one for all.")
+        parser.error(
+            f"--rates: {len(rates)} for {len(args.recipes)} recipes: give one for each, or one for all."
+        )
     for recipe in args.recipes:
         shared.flags_of(recipe)
     args.rates = dict(zip(args.recipes, rates, strict=True))
@@ -77,7 +108,11 @@ def train(args, seed: int, size: int, recipe: str) -> None:
     loss = shared.pretrain(of_size(args, size), recipe, args.rates[recipe], seed)
     if args.task == "mlm" and math.isfinite(loss):
         folder = folder_of(args, seed, size, recipe)
-        flags = [*CPU_FINE_TUNING, "--loss", args.loss] if args.scale == "cpu" else [f"paper_glue_{args.loss}"]
+        flags = (
+            [*CPU_FINE_TUNING, "--loss", args.loss]
+            if args.scale == "cpu"
+            else [f"paper_glue_{args.loss}"]
+        )
         flags += ["--model_name_or_path", str(folder), "--tasks", *args.tasks, "--seeds", str(seed)]
         flags += ["--output_dir", str(folder / "tasks"), *shlex.split(args.glue_flags)]
         subprocess.run([sys.executable, "run_glue.py", *flags], check=True)
@@ -96,10 +131,16 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
     size_in_bytes = sum(len(text.encode()) + 1 for text in documents)
     found: dict[tuple[str, int], dict] = {}
     folders = {run: folder_of(args, *run) for run in runs}
-    folders = {run: folder for run, folder in folders.items() if all(map(Path.is_file, ends(args, run[0], folder)))}
+    folders = {
+        run: folder
+        for run, folder in folders.items()
+        if all(map(Path.is_file, ends(args, run[0], folder)))
+    }
     for (seed, size, recipe), folder in folders.items():
         ids = one_text(documents, AutoTokenizer.from_pretrained(folder))
-        row = found.setdefault((recipe, size), {"recipe": recipe, "vocabulary": size, "scores": {}, "seconds": []})
+        row = found.setdefault(
+            (recipe, size), {"recipe": recipe, "vocabulary": size, "scores": {}, "seconds": []}
+        )
         row["bytes_per_token"] = size_in_bytes / (len(ids) - 1)
         end = shared.held_out_points(folder)[-1]
         row["training_bytes"] = end["tokens_seen"] * row["bytes_per_token"]
@@ -107,7 +148,11 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
         if args.task == "mlm":
             scores = of_tasks(map(read_run, ends(args, seed, folder)))
         else:
-            scores = {BITS: nats(folder, ids, args.settings["max_seq_length"]) / math.log(2) / size_in_bytes}
+            scores = {
+                BITS: nats(folder, ids, args.settings["max_seq_length"])
+                / math.log(2)
+                / size_in_bytes
+            }
         for name, score in scores.items():
             row["scores"].setdefault(name, []).append(score)
     names = list(next(iter(found.values()))["scores"]) if found else []
@@ -115,27 +160,39 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
     for row in found.values():
         facts = (row["recipe"], f"{row['vocabulary']:,}", f"{row['bytes_per_token']:.2f}")
         facts += (f"{row['training_bytes'] / 1e6:.2f}", len(row["seconds"]))
-        scores = [cell(name, row["scores"], found.get((args.recipes[0], row["vocabulary"]))) for name in names]
+        scores = [
+            cell(name, row["scores"], found.get((args.recipes[0], row["vocabulary"])))
+            for name in names
+        ]
         cells.append((*facts, *scores, f"{statistics.mean(row['seconds']):,.0f}"))
     head = ["model", "vocabulary", "bytes a token", "text read (MB)", "seeds", *names, "seconds"]
     table = [markdown(head, cells) or "No run has finished."]
     if args.task == "clm":
         table.append(f"\nEvery model scored the same {size_in_bytes:,} held-out bytes.")
     results_dir = args.results_dir or args.output_dir / "vocabulary_size"
-    shared.write_results(results_dir, list(found.values()), table, draw(args, found), folders.values())
+    shared.write_results(
+        results_dir, list(found.values()), table, draw(args, found), folders.values()
+    )
 
 
 def ends(args, seed: int, folder: Path) -> list[Path]:
     """Return what a finished run has: a decoder its held-out figures, an encoder the result of each fine-tuning."""
     if args.task == "clm":
         return [folder / "eval_results.json"]
-    return [run_path(folder / "tasks", args.loss, folder.name, task, seed) for task in sorted(args.tasks)]
+    return [
+        run_path(folder / "tasks", args.loss, folder.name, task, seed)
+        for task in sorted(args.tasks)
+    ]
 
 
 def cell(name: str, scores: dict[str, list[float]], first: dict | None) -> str:
     """Return a recipe's mean score, its standard error and, with several pretrainings of it and of the first, p."""
     text = shared.spread(scores[name], 3 if name == BITS else 1)
-    if not first or first["scores"] is scores or min(len(first["scores"][name]), len(scores[name])) < 2:
+    if (
+        not first
+        or first["scores"] is scores
+        or min(len(first["scores"][name]), len(scores[name])) < 2
+    ):
         return text
     return f"{text}, p = {mean_test(first['scores'][name], scores[name], paired=False):.2g}"
 
@@ -143,7 +200,9 @@ def cell(name: str, scores: dict[str, list[float]], first: dict | None) -> str:
 def of_tasks(runs: Iterable[dict]) -> dict[str, float]:
     """Return the scores x 100 of a fine-tuned encoder on each task, and their average."""
     found = scores_of(runs).drop_duplicates("column")
-    return dict(zip(found["column"], found["score"], strict=True)) | {AVERAGE: found["score"].mean()}
+    return dict(zip(found["column"], found["score"], strict=True)) | {
+        AVERAGE: found["score"].mean()
+    }
 
 
 def one_text(documents: list[str], tokenizer: PreTrainedTokenizerBase) -> Tensor:
@@ -162,21 +221,36 @@ def nats(folder: Path, ids: Tensor, length: int) -> float:
     for _, group in itertools.groupby(rows, len):  # all but the last have the same length
         for batch in torch.stack(list(group)).split(4):
             logits = model(input_ids=batch).logits[:, :-1].flatten(0, 1)
-            total += torch.nn.functional.cross_entropy(logits, batch[:, 1:].flatten(), reduction="sum").item()
+            total += torch.nn.functional.cross_entropy(
+                logits, batch[:, 1:].flatten(), reduction="sum"
+            ).item()
     return total
 
 
 def draw(args, found: dict[tuple[str, int], dict]):
-    score, label = (BITS, "held-out bits per byte") if args.task == "clm" else (AVERAGE, "average over the tasks")
+    score, label = (
+        (BITS, "held-out bits per byte")
+        if args.task == "clm"
+        else (AVERAGE, "average over the tasks")
+    )
     panels = []
     for name, ylabel in ((score, label), ("seconds", "seconds of training steps")):
         series = []
         for recipe in args.recipes:
             rows = [row for (each, _), row in found.items() if each == recipe]
-            by_size = {row["vocabulary"]: row["seconds"] if name == "seconds" else row["scores"][name] for row in rows}
-            series.append(Series(by_size, map(statistics.mean, by_size.values()), "o-", label=recipe))
+            by_size = {
+                row["vocabulary"]: row["seconds"] if name == "seconds" else row["scores"][name]
+                for row in rows
+            }
+            series.append(
+                Series(by_size, map(statistics.mean, by_size.values()), "o-", label=recipe)
+            )
             single = [(size, value) for size, values in by_size.items() for value in values]
-            series.append(Series([size for size, _ in single], [value for _, value in single], ".", color="grey"))
+            series.append(
+                Series(
+                    [size for size, _ in single], [value for _, value in single], ".", color="grey"
+                )
+            )
         panels.append(Panel(series, xlabel="size of the vocabulary", ylabel=ylabel, xscale="log"))
     return curves(panels, legend="first")
 

@@ -33,12 +33,16 @@ def run(func, args, kwargs):
         kwargs = kwargs | {"device": torch.device("cpu")}
     elif func is torch.ops.aten.copy_.default:  # from one device to the other
         on_device = isinstance(args[0], OnDevice)
-    elif on_device and any(isinstance(v, torch.Tensor) and not isinstance(v, OnDevice) and v.numel() > 1 for v in flat):
+    elif on_device and any(
+        isinstance(v, torch.Tensor) and not isinstance(v, OnDevice) and v.numel() > 1 for v in flat
+    ):
         raise RuntimeError(f"{func} of tensors on two devices.")
     args, kwargs = tree_map(_on_cpu, (args, kwargs))
     result = func(*args, **kwargs)
     if func._schema.is_mutable and on_device:
-        return next(value for value in flat if isinstance(value, OnDevice) and value.values is result)
+        return next(
+            value for value in flat if isinstance(value, OnDevice) and value.values is result
+        )
     wrap = lambda value: OnDevice(value) if isinstance(value, torch.Tensor) else value  # noqa: E731
     return tree_map(wrap, result) if on_device else result
 
@@ -46,7 +50,9 @@ def run(func, args, kwargs):
 def _on_cpu(value):
     if isinstance(value, OnDevice):
         return value.values
-    if isinstance(value, torch.Tensor) and value.device == DEVICE:  # made where no mode sees it, as an empty cache is
+    if (
+        isinstance(value, torch.Tensor) and value.device == DEVICE
+    ):  # made where no mode sees it, as an empty cache is
         assert value.numel() == 0, "a tensor without numbers"
         return torch.empty_like(value, device="cpu")
     return value

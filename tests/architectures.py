@@ -5,7 +5,13 @@ from dataclasses import dataclass
 import torch
 import transformers
 from builders import SMALL
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    PreTrainedModel,
+)
 
 WIDTH = 16
 LM_CLASSES = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
@@ -24,10 +30,26 @@ DECODER = SMALL | {"num_hidden_layers": 2, "intermediate_size": 24, "max_positio
 ENCODER = DECODER | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 LLAMA = DECODER | {"num_key_value_heads": 1, "head_dim": 8}
 SMALL_IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
-DISTILBERT = {"dim": WIDTH, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "max_position_embeddings": 32}
-DEBERTA = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False}
+DISTILBERT = {
+    "dim": WIDTH,
+    "n_layers": 2,
+    "n_heads": 2,
+    "hidden_dim": 24,
+    "max_position_embeddings": 32,
+}
+DEBERTA = {
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+}
 GPT2 = {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": 32}
-OPT = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 24, "dropout": 0.0}
+OPT = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "ffn_dim": 24,
+    "dropout": 0.0,
+}
 XLM = {"emb_dim": WIDTH, "n_layers": 2, "n_heads": 2, "max_position_embeddings": 32, "pad_index": 0}
 NARROW = {"embedding_size": 8}
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
@@ -38,18 +60,25 @@ ARCHITECTURES = {
     "xlm-roberta": Architecture("mlm", "xlm-roberta", ENCODER),
     "distilbert": Architecture("mlm", "distilbert", DISTILBERT | NO_DROPOUT),
     "deberta-v2": Architecture("mlm", "deberta-v2", ENCODER | DEBERTA),
-    "modernbert": Architecture("mlm", "modernbert", DECODER | SMALL_IDS | {"cls_token_id": 2, "sep_token_id": 3}),
+    "modernbert": Architecture(
+        "mlm", "modernbert", DECODER | SMALL_IDS | {"cls_token_id": 2, "sep_token_id": 3}
+    ),
     "mpnet": Architecture("mlm", "mpnet", ENCODER),
     "roformer": Architecture("mlm", "roformer", ENCODER),
     "eurobert": Architecture("mlm", "eurobert", LLAMA | SMALL_IDS | {"mask_token_id": 4}),
     "electra": Architecture("mlm", "electra", ENCODER | NARROW),
     "albert": Architecture("mlm", "albert", ENCODER | NARROW),
     "xlm": Architecture("mlm", "xlm", XLM | NO_DROPOUT),
-    "gpt2": Architecture("clm", "gpt2", GPT2 | {"embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}),
+    "gpt2": Architecture(
+        "clm", "gpt2", GPT2 | {"embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
+    ),
     "gpt_neox": Architecture("clm", "gpt_neox", DECODER),
     "opt": Architecture("clm", "opt", OPT | {"max_position_embeddings": 32}),
     "opt-projected": Architecture(
-        "clm", "opt", OPT | {"max_position_embeddings": 32, "word_embed_proj_dim": 8, "do_layer_norm_before": False}
+        "clm",
+        "opt",
+        OPT
+        | {"max_position_embeddings": 32, "word_embed_proj_dim": 8, "do_layer_norm_before": False},
     ),
     "bloom": Architecture("clm", "bloom", {"hidden_size": WIDTH, "n_layer": 2, "n_head": 2}),
     "llama": Architecture("clm", "llama", LLAMA),
@@ -62,9 +91,13 @@ ARCHITECTURES = {
 
 def make_config(name: str, vocab_size: int = 300, **changes) -> transformers.PreTrainedConfig:
     architecture = ARCHITECTURES[name]
-    return AutoConfig.for_model(architecture.model_type, vocab_size=vocab_size, **architecture.settings | changes)
+    return AutoConfig.for_model(
+        architecture.model_type, vocab_size=vocab_size, **architecture.settings | changes
+    )
 
 
 def make_model(name: str, lm: bool = False, seed: int = 0, **changes) -> PreTrainedModel:
     torch.manual_seed(seed)
-    return (LM_CLASSES[ARCHITECTURES[name].task] if lm else AutoModel).from_config(make_config(name, **changes))
+    return (LM_CLASSES[ARCHITECTURES[name].task] if lm else AutoModel).from_config(
+        make_config(name, **changes)
+    )

@@ -11,17 +11,39 @@ import torch
 import transformers
 from datasets import Dataset
 from tokenizers import decoders, models, pre_tokenizers, trainers
-from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel, GPT2Model
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPT2Model,
+)
 
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, SampledSoftmaxTrainer, VanillaTrainer
-from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments, ReportArguments
+from headless_trainer import (
+    HeadlessTrainer,
+    HeadlessTrainingArguments,
+    SampledSoftmaxTrainer,
+    VanillaTrainer,
+)
+from headless_trainer.arguments import (
+    DataArguments,
+    LMHeadArguments,
+    ModelArguments,
+    ReportArguments,
+)
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
 from headless_trainer.hub.pushes import RUN_EXCLUDED
 from headless_trainer.scoring.zero_shot_arguments import ZeroShotArguments
 
 VOCAB = 50
 # Sizes of a model of one layer, as most configurations name them.
-SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+SMALL = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+}
 # The argument classes of the commands.
 OPTIONS = {
     "pretrain": (ModelArguments, DataArguments, HeadlessTrainingArguments),
@@ -31,15 +53,38 @@ OPTIONS = {
     "report": (ReportArguments,),
 }
 # Flags of new models.
-DECODER = ["--model_type", "gpt2", "--config_overrides", "n_embd=16,n_layer=2,n_head=2,n_positions=32"]
+DECODER = [
+    "--model_type",
+    "gpt2",
+    "--config_overrides",
+    "n_embd=16,n_layer=2,n_head=2,n_positions=32",
+]
 ENCODER = [
     *("--model_type", "bert", "--tokenizer_type", "wordpiece", "--config_overrides"),
     '{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}',
 ]
 # Flags of a pretraining of four steps with few tokens, and of a fine-tuning.
 QUICK = [
-    *("--train_tokenizer", "--vocab_size", "320", "--max_seq_length", "16", "--max_steps", "4", "--logging_steps", "2"),
-    *("--per_device_train_batch_size", "4", "--use_cpu", "--disable_tqdm", "true", "--save_strategy", "no"),
+    *(
+        "--train_tokenizer",
+        "--vocab_size",
+        "320",
+        "--max_seq_length",
+        "16",
+        "--max_steps",
+        "4",
+        "--logging_steps",
+        "2",
+    ),
+    *(
+        "--per_device_train_batch_size",
+        "4",
+        "--use_cpu",
+        "--disable_tqdm",
+        "true",
+        "--save_strategy",
+        "no",
+    ),
     *("--validation_split_percentage", "20", "--preprocessing_num_workers", "1", "--do_eval"),
 ]
 TUNING = "--num_train_epochs 2 --per_device_train_batch_size 8 --disable_tqdm true --use_cpu true".split()
@@ -69,7 +114,10 @@ class Gradients(transformers.TrainerCallback):
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
         if not self.kept:
-            named = [(key.removeprefix("module.").removeprefix("_orig_mod."), p) for key, p in model.named_parameters()]
+            named = [
+                (key.removeprefix("module.").removeprefix("_orig_mod."), p)
+                for key, p in model.named_parameters()
+            ]
             self.kept = {name: p.grad.clone().cpu() for name, p in named if p.grad is not None}
 
 
@@ -95,17 +143,30 @@ def tiny_model(
     if task == "clm":
         rates = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), dropout)
         sizes = {"n_embd": 16, "n_layer": layers, "n_head": 2, "n_positions": positions}
-        config, kinds = GPT2Config(vocab_size=vocab_size, **sizes | rates | changes), (GPT2Model, GPT2LMHeadModel)
+        config, kinds = (
+            GPT2Config(vocab_size=vocab_size, **sizes | rates | changes),
+            (GPT2Model, GPT2LMHeadModel),
+        )
     else:
         rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
-        sizes = {"hidden_size": 16, "num_hidden_layers": layers, "num_attention_heads": 2, "intermediate_size": 32}
+        sizes = {
+            "hidden_size": 16,
+            "num_hidden_layers": layers,
+            "num_attention_heads": 2,
+            "intermediate_size": 32,
+        }
         sizes["max_position_embeddings"] = positions
-        config, kinds = BertConfig(vocab_size=vocab_size, **sizes | rates | changes), (BertModel, BertForMaskedLM)
+        config, kinds = (
+            BertConfig(vocab_size=vocab_size, **sizes | rates | changes),
+            (BertModel, BertForMaskedLM),
+        )
     kind = kinds[objective != "headless"]
     return kind._from_config(config, attn_implementation=attention) if attention else kind(config)
 
 
-def tiny_classifier(cls=transformers.BertForSequenceClassification, vocab_size: int = VOCAB, **settings):
+def tiny_classifier(
+    cls=transformers.BertForSequenceClassification, vocab_size: int = VOCAB, **settings
+):
     torch.manual_seed(0)
     silent = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return cls(BertConfig(vocab_size=vocab_size, **SMALL, **silent, **settings))
@@ -123,7 +184,10 @@ def token_rows(tokenizer, count: int = 24, lengths: tuple[int, ...] = (12,)) -> 
     size = itertools.cycle(lengths)
     first = len(tokenizer.all_special_ids)
     sizes = [(next(size),) for _ in range(count)]
-    return [{"input_ids": torch.randint(first, len(tokenizer), each, generator=generator)} for each in sizes]
+    return [
+        {"input_ids": torch.randint(first, len(tokenizer), each, generator=generator)}
+        for each in sizes
+    ]
 
 
 def labelled_rows(task: str, empty: bool, count: int = 8, vocab_size: int = 40) -> list[dict]:
@@ -150,7 +214,9 @@ def encoded_rows(labels, candidates: int = 1, seed: int = 0) -> Dataset:
     """Rows to classify, of 2 to 9 random tokens, none of which is the padding token."""
     generator = np.random.default_rng(seed)
     lengths = generator.integers(2, 10, size=(len(labels), candidates))
-    ids = [[generator.integers(1, VOCAB, size=length).tolist() for length in own] for own in lengths]
+    ids = [
+        [generator.integers(1, VOCAB, size=length).tolist() for length in own] for own in lengths
+    ]
     return Dataset.from_dict({"input_ids": ids, "length": lengths.max(axis=1), "label": [*labels]})
 
 
@@ -160,13 +226,26 @@ CLASSES = [0] * 20 + [1] * 9 + [2] * 3  # labels of 32 rows, of very unequal cla
 def make_trainer(folder, model, rows, settings: dict, kind=None, **parameters):
     """A trainer of the objective in ``settings``; ``parameters`` are those of its constructor."""
     args = HeadlessTrainingArguments(str(folder), **QUIET | settings)
-    kinds = {"headless": HeadlessTrainer, "sampled_softmax": SampledSoftmaxTrainer, "vanilla": VanillaTrainer}
+    kinds = {
+        "headless": HeadlessTrainer,
+        "sampled_softmax": SampledSoftmaxTrainer,
+        "vanilla": VanillaTrainer,
+    }
     kind = kind or kinds[args.objective]
     return kind(model, args, train_dataset=rows, **parameters)
 
 
 def trainer_for(
-    folder, task, tokenizer, *, objective="headless", dropout=0.0, data=None, callbacks=(), kind=None, **settings
+    folder,
+    task,
+    tokenizer,
+    *,
+    objective="headless",
+    dropout=0.0,
+    data=None,
+    callbacks=(),
+    kind=None,
+    **settings,
 ):
     """A trainer of two steps on random tokens of a tokenizer, whose gradients are not clipped."""
     settings = {
@@ -232,12 +311,16 @@ def logged(run, name: str = "loss") -> list[float]:
     return [logs[name] for logs in run.state.log_history if name in logs]
 
 
-def assert_gradients(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor], tolerance: float) -> None:
+def assert_gradients(
+    got: dict[str, torch.Tensor], want: dict[str, torch.Tensor], tolerance: float
+) -> None:
     """Gradients by name agree to ``tolerance`` of the largest number of each."""
     assert got.keys() == want.keys() and len(want) > 10
     largest = max(gradient.abs().max() for gradient in want.values())
     for name, gradient in want.items():
-        scale = gradient.abs().max().clamp(min=1e-3 * largest)  # that of a key's bias is rounding alone
+        scale = (
+            gradient.abs().max().clamp(min=1e-3 * largest)
+        )  # that of a key's bias is rounding alone
         assert (got[name].to_dense() - gradient).abs().max() <= tolerance * scale, name
 
 
@@ -262,7 +345,9 @@ def assert_resumes(make, folder, step: int) -> tuple:
 def on_hub(folder, name: str, cache) -> str:
     """Put what a run pushes into a cache of the Hub, as this repository, and return its name."""
     repository, commit = cache / f"models--{name.replace('/', '--')}", "0" * 40
-    shutil.copytree(folder, repository / "snapshots" / commit, ignore=shutil.ignore_patterns(*RUN_EXCLUDED))
+    shutil.copytree(
+        folder, repository / "snapshots" / commit, ignore=shutil.ignore_patterns(*RUN_EXCLUDED)
+    )
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
     return name

@@ -13,9 +13,13 @@ from hub_standin import StandIn
 # Fixtures import libraries when they are used: the process that only hands out tests to others needs none. So these are set
 # before the first import of torch, transformers or datasets, which read them once.
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["OMP_NUM_THREADS"] = "1"  # one worker of pytest-xdist for each core already keeps the cores busy
+os.environ["OMP_NUM_THREADS"] = (
+    "1"  # one worker of pytest-xdist for each core already keeps the cores busy
+)
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # runs that are to be bit-identical on a GPU
+os.environ.setdefault(
+    "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+)  # runs that are to be bit-identical on a GPU
 
 # Compiled modules are kept also where the environment says not to: each worker would compile all tests again, for 5 s.
 sys.dont_write_bytecode = False
@@ -27,7 +31,14 @@ if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
 # Files whose models take seconds to make: all tests of each go to one worker.
-MADE_ONCE = ("model_card.py", "card_results.py", "zero_shot.py", "run_lm_eval.py", "test_logs.py", "test_clients.py")
+MADE_ONCE = (
+    "model_card.py",
+    "card_results.py",
+    "zero_shot.py",
+    "run_lm_eval.py",
+    "test_logs.py",
+    "test_clients.py",
+)
 
 gc.disable()  # until the first test: modules are no garbage
 TESTS = itertools.count(1)
@@ -45,7 +56,9 @@ def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import LoadScopeScheduling
 
     scheduler = LoadScopeScheduling(config, log)
-    scheduler._split_scope = lambda test: file if (file := test.partition("::")[0]).endswith(MADE_ONCE) else test
+    scheduler._split_scope = lambda test: (
+        file if (file := test.partition("::")[0]).endswith(MADE_ONCE) else test
+    )
     return scheduler
 
 
@@ -81,7 +94,10 @@ def each_picture_once():
     to_png, drawn = pictures.to_png, {}
 
     def look(axis):
-        lines = [(line.get_label(), np.isfinite(line.get_xydata().astype(float)).all()) for line in axis.lines]
+        lines = [
+            (line.get_label(), np.isfinite(line.get_xydata().astype(float)).all())
+            for line in axis.lines
+        ]
         return [axis.get_title(), axis.get_xlabel(), axis.get_ylabel(), lines]
 
     def draw_once(figure):
@@ -95,15 +111,31 @@ def each_picture_once():
     pictures.to_png = to_png
 
 
-SUBJECTS = ["the miller", "a grey heron", "my sister", "the old clock", "every student", "a small boat"]
+SUBJECTS = [
+    "the miller",
+    "a grey heron",
+    "my sister",
+    "the old clock",
+    "every student",
+    "a small boat",
+]
 VERBS = ["crossed", "watched", "mended", "counted", "painted", "forgot"]
-OBJECTS = ["the river", "three red apples", "a broken wheel", "the winter sky", "her letter", "the narrow bridge"]
+OBJECTS = [
+    "the river",
+    "three red apples",
+    "a broken wheel",
+    "the winter sky",
+    "her letter",
+    "the narrow bridge",
+]
 
 
 @pytest.fixture(scope="session")
 def text_lines() -> list[str]:
     """216 different short sentences, the same in every run."""
-    return [f"{subject} {verb} {thing}." for subject in SUBJECTS for verb in VERBS for thing in OBJECTS]
+    return [
+        f"{subject} {verb} {thing}." for subject in SUBJECTS for verb in VERBS for thing in OBJECTS
+    ]
 
 
 @pytest.fixture
@@ -122,7 +154,9 @@ def clm_tokenizer(text_lines):
 
     end = "<|endoftext|>"
     tokenizer = byte_level_bpe(text_lines, [end])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=end, eos_token=end, pad_token=end)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=end, eos_token=end, pad_token=end
+    )
 
 
 @pytest.fixture(scope="session")
@@ -167,7 +201,9 @@ def few_tasks(monkeypatch) -> None:
 
     def few(include_path=None, include_defaults=True):
         own = [include_path] if include_path else []
-        return manager(include_path=[*(folders if include_defaults else []), *own], include_defaults=False)
+        return manager(
+            include_path=[*(folders if include_defaults else []), *own], include_defaults=False
+        )
 
     monkeypatch.setattr(harness_tasks, "TaskManager", few)
     monkeypatch.setenv("DISABLE_MULTIPROC", "1")  # the harness's bootstrap in this process
@@ -208,7 +244,11 @@ def hub(tmp_path, monkeypatch):
     with StandIn() as server:
         for name, value in server.environment(tmp_path / "home").items():
             monkeypatch.setenv(name, value)
-        for name, value in (("ENDPOINT", server.endpoint), ("HF_HUB_OFFLINE", False), ("HF_HUB_DISABLE_XET", True)):
+        for name, value in (
+            ("ENDPOINT", server.endpoint),
+            ("HF_HUB_OFFLINE", False),
+            ("HF_HUB_DISABLE_XET", True),
+        ):
             monkeypatch.setattr(constants, name, value)  # read from the environment once
         close_session()  # which may have a proxy
         yield server

@@ -46,7 +46,11 @@ def printed(value: float | list[float], digits: int = 1, factor: float = 1.0) ->
     """The figure of a value; of several seeds their mean and its standard error."""
     values = factor * np.atleast_1d(value)
     text = f"{values.mean():,.{digits}f}"
-    return f"{text} ({values.std(ddof=1) / math.sqrt(len(values)):,.{digits}f})" if len(values) > 1 else text
+    return (
+        f"{text} ({values.std(ddof=1) / math.sqrt(len(values)):,.{digits}f})"
+        if len(values) > 1
+        else text
+    )
 
 
 def below(first: list[float], second: list[float]) -> float:
@@ -61,19 +65,27 @@ def minus(first: list[float], second: list[float]) -> list[float]:
 
 def mean_curve(recipe: dict, key: str) -> list[float]:
     """What the evaluations of a recipe of studies/recipe.py have under a key, mean over its seeds."""
-    return np.mean([[point[key] for point in curve] for curve in recipe["curves"].values()], axis=0).tolist()
+    return np.mean(
+        [[point[key] for point in curve] for curve in recipe["curves"].values()], axis=0
+    ).tolist()
 
 
 def share(recipe: dict, baseline: dict, axis: str = "tokens") -> float:
     """Percent of a baseline's tokens or seconds after which the mean curve of a recipe is as good as the baseline's end."""
-    gains = [-loss for loss in mean_curve(recipe, "eval_cross_entropy")]  # np.interp reads rising curves
-    reached = np.interp(-np.log(baseline["perplexity"]).mean(), gains, mean_curve(recipe, "tokens_seen"))
+    gains = [
+        -loss for loss in mean_curve(recipe, "eval_cross_entropy")
+    ]  # np.interp reads rising curves
+    reached = np.interp(
+        -np.log(baseline["perplexity"]).mean(), gains, mean_curve(recipe, "tokens_seen")
+    )
     return 100 * reached / recipe["tokens"] * recipe[axis] / baseline[axis]
 
 
 def records(found: list[dict], **having) -> list[dict]:
     """Those that have these values."""
-    return [record for record in found if all(record[key] == value for key, value in having.items())]
+    return [
+        record for record in found if all(record[key] == value for key, value in having.items())
+    ]
 
 
 def ndcg(method: dict) -> list[float]:
@@ -95,11 +107,22 @@ def quotes() -> Iterator[Quote]:
         figures.append(Figure(printed(value, digits, factor), value, source))
         return f"<{len(figures) - 1}>"
 
-    environment = jinja2.Environment(line_statement_prefix="#", trim_blocks=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {"f": figure, "mean": statistics.mean, "median": statistics.median, "log": np.log}
-    environment.globals |= {f.__name__: f for f in (results, below, minus, share, records, ndcg, mean_test)}
+    environment = jinja2.Environment(
+        line_statement_prefix="#", trim_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters |= {
+        "f": figure,
+        "mean": statistics.mean,
+        "median": statistics.median,
+        "log": np.log,
+    }
+    environment.globals |= {
+        f.__name__: f for f in (results, below, minus, share, records, ndcg, mean_test)
+    }
     environment.globals["stats"] = stats
-    for line in filter(str.strip, environment.from_string(read("tests/figures.jinja")).render().splitlines()):
+    for line in filter(
+        str.strip, environment.from_string(read("tests/figures.jinja")).render().splitlines()
+    ):
         if line.startswith("page: "):
             page = line.removeprefix("page: ")
         else:
@@ -122,16 +145,27 @@ def check(read: Callable[[str], str] = read) -> list[Quote]:
     found = []
     for page, expected in itertools.groupby(quotes(), lambda quote: quote.page):
         text = read(page)
-        tables = [[plain(row) for row in block.splitlines()] for block in text.split("\n\n") if block.startswith("|")]
+        tables = [
+            [plain(row) for row in block.splitlines()]
+            for block in text.split("\n\n")
+            if block.startswith("|")
+        ]
         # The first two rows of a table are its head and a line.
-        left = {row for table in tables for row in table[2:] if re.search(r"\d", row) and "no file" not in row}
+        left = {
+            row
+            for table in tables
+            for row in table[2:]
+            if re.search(r"\d", row) and "no file" not in row
+        }
         text = plain(text)
         for quote in expected:
             words = plain(quote.text.removeprefix(NO_FILE))
             for table in tables:
                 hit = {row for row in table if words in row}
                 left -= set(table) if table[0] in hit else hit
-            found.append(quote if words in text else quote._replace(fault="the page does not say so"))
+            found.append(
+                quote if words in text else quote._replace(fault="the page does not say so")
+            )
         found += [Quote(page, row, [], "a row that nothing checks") for row in sorted(left)]
     return found
 
@@ -144,7 +178,9 @@ def main() -> int:
             print(f"    {figure.text:18} {figure.value}  {figure.source}")
     wrong = sum(bool(quote.fault) for quote in found)
     without = sum(quote.text.startswith(NO_FILE) for quote in found)
-    print(f"{sum(len(quote.figures) for quote in found)} figures, {without} places without a file, {wrong} wrong")
+    print(
+        f"{sum(len(quote.figures) for quote in found)} figures, {without} places without a file, {wrong} wrong"
+    )
     return min(wrong, 1)
 
 

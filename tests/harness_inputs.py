@@ -37,10 +37,18 @@ aggregate_metric_list:
 """
 
 
-def train(tokenizer: PreTrainedTokenizerFast, lines: list[str], seed: int = 0, steps: int = 40) -> GPT2LMHeadModel:
+def train(
+    tokenizer: PreTrainedTokenizerFast, lines: list[str], seed: int = 0, steps: int = 40
+) -> GPT2LMHeadModel:
     """A decoder that gets some of the last words of these lines right."""
     torch.manual_seed(seed)
-    sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": len(tokenizer)}
+    sizes = {
+        "n_embd": 32,
+        "n_layer": 1,
+        "n_head": 2,
+        "n_positions": 64,
+        "vocab_size": len(tokenizer),
+    }
     model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).train()
     batch = tokenizer(lines[::2], return_tensors="pt", padding=True)
     labels = batch.input_ids.masked_fill(batch.attention_mask == 0, -100)
@@ -58,16 +66,26 @@ def write_tasks(folder: Path, documents: str) -> str:
     (folder / "lambada.yaml").write_text(LAMBADA_YAML.format(path=documents))
     (folder / "generation.yaml").write_text(GENERATION_YAML.format(path=documents))
     (folder / "group.yaml").write_text(GROUP_YAML)
-    (folder / "metrics.py").write_text("def length(references, predictions):\n    return len(predictions[0])\n")
+    (folder / "metrics.py").write_text(
+        "def length(references, predictions):\n    return len(predictions[0])\n"
+    )
     return str(folder)
 
 
-def as_scores(task: str, metrics: dict[str, tuple[float, bool | None, list]], hashes=None, stderr: float = 0.1) -> dict:
+def as_scores(
+    task: str, metrics: dict[str, tuple[float, bool | None, list]], hashes=None, stderr: float = 0.1
+) -> dict:
     """What the harness's ``evaluate`` returns for one task, from value, direction and documents' scores of its metrics."""
     count, samples = len(next(iter(metrics.values()))[2]), []
     for index, own in enumerate(hashes or map(str, range(count))):
         scores = {name: found[index] for name, (_, _, found) in metrics.items()}
-        known = {"doc_hash": own, "prompt_hash": "", "target_hash": "", "filter": "none", "metrics": [*metrics]}
+        known = {
+            "doc_hash": own,
+            "prompt_hash": "",
+            "target_hash": "",
+            "filter": "none",
+            "metrics": [*metrics],
+        }
         samples.append({"doc_id": index} | known | scores)
     values = {f"{name},none": value for name, (value, _, _) in metrics.items()}
     return {

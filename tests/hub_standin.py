@@ -38,13 +38,21 @@ class StandIn:
         self.token = token
         self.repositories: dict[str, Repository] = {}
         self.stalls = 0
-        self.ending, self.stalled, self.lock = threading.Event(), threading.Event(), threading.Lock()
+        self.ending, self.stalled, self.lock = (
+            threading.Event(),
+            threading.Event(),
+            threading.Lock(),
+        )
 
     def __enter__(self) -> "StandIn":
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
+        self.server = ThreadingHTTPServer(
+            ("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self})
+        )
         self.server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()  # it ends within so long
+        threading.Thread(
+            target=self.server.serve_forever, args=(0.01,), daemon=True
+        ).start()  # it ends within so long
         return self
 
     def __exit__(self, *error) -> None:
@@ -54,8 +62,15 @@ class StandIn:
 
     def environment(self, home) -> dict[str, str]:
         """Variables with which clients talk to this server alone; ``home`` is a folder for their files."""
-        on = dict.fromkeys(("HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_UPDATE_CHECK"), "1")
-        here = {"HF_ENDPOINT": self.endpoint, "HF_TOKEN": self.token, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home)}
+        on = dict.fromkeys(
+            ("HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_UPDATE_CHECK"), "1"
+        )
+        here = {
+            "HF_ENDPOINT": self.endpoint,
+            "HF_TOKEN": self.token,
+            "HF_HUB_OFFLINE": "0",
+            "HF_HOME": str(home),
+        }
         return on | here | {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
 
     def files(self, repo: str, revision: str = "main") -> dict[str, bytes]:
@@ -74,14 +89,22 @@ class StandIn:
         return 200, {"errors": [], "warnings": []}
 
     def preupload(self, asked: bytes, repo: str, revision: str):
-        regular = {"uploadMode": "regular", "shouldIgnore": False, "oid": None}  # all in the commit, no large files
-        return 200, {"files": [{"path": file["path"], **regular} for file in json.loads(asked)["files"]]}
+        regular = {
+            "uploadMode": "regular",
+            "shouldIgnore": False,
+            "oid": None,
+        }  # all in the commit, no large files
+        return 200, {
+            "files": [{"path": file["path"], **regular} for file in json.loads(asked)["files"]]
+        }
 
     def branch(self, asked: bytes, repo: str, revision: str):
         branches = self.repositories[repo].branches
         known = revision in branches
         branches.setdefault(revision, dict(branches["main"]))
-        return 409 if known else 200, {"error": f"Reference already exists: {revision}"} if known else {}
+        return 409 if known else 200, {
+            "error": f"Reference already exists: {revision}"
+        } if known else {}
 
     def commit(self, asked: bytes, repo: str, revision: str):
         header, *operations = [json.loads(line)["value"] for line in asked.splitlines()]
@@ -89,7 +112,11 @@ class StandIn:
             self.files(repo, revision)[file["path"]] = base64.b64decode(file["content"])
         self.repositories[repo].messages.append(header["summary"])
         oid = f"{len(self.repositories[repo].messages):040x}"
-        return 200, {"commitUrl": f"{self.endpoint}/{repo}/commit/{oid}", "commitOid": oid, "hookOutput": ""}
+        return 200, {
+            "commitUrl": f"{self.endpoint}/{repo}/commit/{oid}",
+            "commitOid": oid,
+            "hookOutput": "",
+        }
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -138,4 +165,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 def messages(caplog) -> str:
     """What the package has said."""
-    return "\n".join(record.getMessage() for record in caplog.records if record.name.startswith("headless_trainer"))
+    return "\n".join(
+        record.getMessage()
+        for record in caplog.records
+        if record.name.startswith("headless_trainer")
+    )

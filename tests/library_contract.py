@@ -35,13 +35,17 @@ PRIVATE = {
     "transformers.PreTrainedConfig": {
         "_attn_implementation": "masks between pairs of tokens depend on the kernel; a probe runs without special kernels"
     },
-    "transformers.configuration_utils": {"_commit_hash": "tells one revision of a model of the Hub from another"},
+    "transformers.configuration_utils": {
+        "_commit_hash": "tells one revision of a model of the Hub from another"
+    },
     "transformers.PreTrainedModel": {
         "_from_config": "makes a model of a known class in its dtype, without weights",
         "_hf_peft_config_loaded": "a model's own adapter leaves no checkpoint that a run could resume from",
         "_no_split_modules": "says which layers accelerate shards, of which those around the embedding are left out",
     },
-    "transformers.initialization": {"_is_hf_initialized": "tells a row that was read from one that was drawn"},
+    "transformers.initialization": {
+        "_is_hf_initialized": "tells a row that was read from one that was drawn"
+    },
     "torch.utils.data.DataLoader": {"_get_iterator": "workers start with signals blocked"},
     "torch.nn.parallel.DistributedDataParallel": {
         "_ddp_ignored": "what _set_params_and_buffers_to_ignore_for_model leaves on the weight is removed after training",
@@ -51,17 +55,28 @@ PRIVATE = {
     "torch.distributed.distributed_c10d": {
         "_get_default_store": "processes that lost each other still meet at the store, without a connection"
     },
-    "torch.amp.GradScaler": {"_step_supports_amp_scaling": "a fused kernel would not see infinities in the rows"},
+    "torch.amp.GradScaler": {
+        "_step_supports_amp_scaling": "a fused kernel would not see infinities in the rows"
+    },
     "datasets.Dataset": {
         "_fingerprint": "names the cache of tokens after the texts it was made of",
         "_indices": "tells rows that lie in order on the disk from a selection of them",
     },
-    "datasets.IterableDataset": {"_resolve_features": "a stream knows its columns after its first rows are read"},
-    "evaluate.Metric": {"_compute": "a metric is a class that overrides it", "_info": "the same, for its columns"},
+    "datasets.IterableDataset": {
+        "_resolve_features": "a stream knows its columns after its first rows are read"
+    },
+    "evaluate.Metric": {
+        "_compute": "a metric is a class that overrides it",
+        "_info": "the same, for its columns",
+    },
     "lm_eval.tasks": {"_yaml_loader": "load_yaml reads a task's definition with its includes"},
     "lm_eval.models.huggingface.HFLM": {
         "_loglikelihood_tokens": "requests are put in batches whose scored positions lie near the end"
     },
-    "threading": {"_register_atexit": "pushes are waited for before Python waits for their threads"},
-    "atexit": {"_run_exitfuncs": "trackers send what they still hold although the process ends without Python's end"},
+    "threading": {
+        "_register_atexit": "pushes are waited for before Python waits for their threads"
+    },
+    "atexit": {
+        "_run_exitfuncs": "trackers send what they still hold although the process ends without Python's end"
+    },
 }

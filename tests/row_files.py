@@ -9,7 +9,9 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-DOCUMENTS = [f"Document {i} tells of {i * 7} things" + ", and of more" * (i % 5) + "." for i in range(60)]
+DOCUMENTS = [
+    f"Document {i} tells of {i * 7} things" + ", and of more" * (i % 5) + "." for i in range(60)
+]
 
 
 def naive_stream(tokenizer, documents) -> list[int]:
@@ -42,7 +44,9 @@ def write_rows(path: Path, rows: list[dict]) -> Path:
         plain.write_text("\n\n".join(row["text"] for row in rows) + "\n", encoding="utf-8")
     else:
         lines = [json.dumps(row) for row in rows]
-        plain.write_text("[" + ",\n".join(lines) + "]" if plain.suffix == ".json" else "\n\n".join(lines))
+        plain.write_text(
+            "[" + ",\n".join(lines) + "]" if plain.suffix == ".json" else "\n\n".join(lines)
+        )
     if plain != path:
         path.write_bytes(gzip.compress(plain.read_bytes()))
         plain.unlink()
@@ -53,14 +57,26 @@ def write_tasks(root: Path, lines: list[str]) -> None:
     """A dozen rows of each kind of task, as a local mirror is laid out."""
     for split, start in (("train", 0), ("validation", 16)):
         some = range(start, start + 12)
-        write_jsonl(root / "cola" / f"{split}.jsonl", [{"sentence": lines[i], "label": int(i % 3 > 0)} for i in some])
+        write_jsonl(
+            root / "cola" / f"{split}.jsonl",
+            [{"sentence": lines[i], "label": int(i % 3 > 0)} for i in some],
+        )
         pairs = [{"sentence1": lines[i], "sentence2": lines[i + 1]} for i in some]
-        write_jsonl(root / "stsb" / f"{split}.jsonl", [pair | {"label": i % 6 * 0.9} for i, pair in enumerate(pairs)])
+        write_jsonl(
+            root / "stsb" / f"{split}.jsonl",
+            [pair | {"label": i % 6 * 0.9} for i, pair in enumerate(pairs)],
+        )
         marks = {"word": "the", "start1": 0, "end1": 3, "start2": 0, "end2": 3}
         marked = [pair | marks | {"label": i % 2} for i, pair in enumerate(pairs)]
         write_jsonl(root / "wic" / f"{split}.jsonl", marked)
         choices = [
-            {"premise": lines[i], "choice1": lines[i + 1], "choice2": lines[i + 2], "question": "cause", "label": i % 2}
+            {
+                "premise": lines[i],
+                "choice1": lines[i + 1],
+                "choice2": lines[i + 2],
+                "question": "cause",
+                "label": i % 2,
+            }
             for i in some
         ]
         write_jsonl(root / "copa" / f"{split}.jsonl", choices)

@@ -38,12 +38,17 @@ def test_adapt(tmp_path, corpus, task, tokenizer):
     before = kind.from_pretrained(base)
     found = adapt.main(str(base), corpus, str(tmp_path / "run"), steps=2)
     after, report = kind.from_pretrained(tmp_path / "run", output_loading_info=True)
-    assert not report["missing_keys"] and not report["unexpected_keys"] and type(after) is type(before)
+    assert (
+        not report["missing_keys"] and not report["unexpected_keys"] and type(after) is type(before)
+    )
     assert found["eval_cross_entropy"] > 0 and found["eval_loss"] == found["eval_cross_entropy"]
 
 
 def test_the_loss_of_the_example_is_that_of_a_margin():
-    outputs, vectors = torch.randn(3, 4, dtype=torch.float64), torch.randn(4, 4, dtype=torch.float64)
+    outputs, vectors = (
+        torch.randn(3, 4, dtype=torch.float64),
+        torch.randn(4, 4, dtype=torch.float64),
+    )
     ids = torch.tensor([5, 7, 5])
     pool = NegativePool.from_targets(torch.tensor([2, 5, 5, 7, 9, 9, 9]))
     part = Candidates(pool, pool.index_of(ids), None)
@@ -51,21 +56,40 @@ def test_the_loss_of_the_example_is_that_of_a_margin():
     trainer.window = TrainingWindow()
     found, want = trainer.pool_loss(outputs, part, vectors, None), 0.0
     for output, target in zip(outputs, (1, 2, 1), strict=True):
-        scores = [output @ vector - own_loss.MARGIN * (place == target) for place, vector in enumerate(vectors)]
+        scores = [
+            output @ vector - own_loss.MARGIN * (place == target)
+            for place, vector in enumerate(vectors)
+        ]
         terms = [count * score.exp() for count, score in zip((1, 2, 1, 3), scores, strict=True)]
         want -= (scores[target].exp() / sum(terms)).log() + torch.tensor((1, 2, 1, 3)[target]).log()
     assert found.item() == pytest.approx(want.item(), rel=1e-6)
 
 
 def test_a_trainer_of_ones_own_on_the_command_line(tmp_path, corpus):
-    flags = [*RUN, "--train_file", corpus, "--output_dir", str(tmp_path / "run"), "--save_steps", "1"]
+    flags = [
+        *RUN,
+        "--train_file",
+        corpus,
+        "--output_dir",
+        str(tmp_path / "run"),
+        "--save_steps",
+        "1",
+    ]
     main([*flags, "--trainer", "examples.own_loss:MarginTrainer"])
     history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
     assert all(0 <= logs["targets_that_win"] <= 1 for logs in history if "loss" in logs)
-    assert json.loads((tmp_path / "run" / "settings.json").read_text())["trainer"] == "MarginTrainer"
-    assert "| trainer | examples.own_loss:MarginTrainer |" in (tmp_path / "run" / "README.md").read_text()
+    assert (
+        json.loads((tmp_path / "run" / "settings.json").read_text())["trainer"] == "MarginTrainer"
+    )
+    assert (
+        "| trainer | examples.own_loss:MarginTrainer |"
+        in (tmp_path / "run" / "README.md").read_text()
+    )
     again = [*flags, "--max_steps", "3", "--resume_from_checkpoint", "last"]
-    with pytest.raises(SystemExit, match="trainer is 'HeadlessTrainer' but checkpoint .* was written with 'MarginTr"):
+    with pytest.raises(
+        SystemExit,
+        match="trainer is 'HeadlessTrainer' but checkpoint .* was written with 'MarginTr",
+    ):
         main(again)
 
 

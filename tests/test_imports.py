@@ -23,7 +23,9 @@ MODULES = {
 # What stands at the top of the package, lowest first -> what it may import of the others. A new package gets a row, and the
 # picture in docs/development.md a line.
 ALLOWED = {
-    **dict.fromkeys(("significance", "command_line", "tables", "pictures", "measures", "objective"), set()),
+    **dict.fromkeys(
+        ("significance", "command_line", "tables", "pictures", "measures", "objective"), set()
+    ),
     "runtime": {"measures", "pictures"},
     "refusals": {"measures", "runtime"},
     "hub": {"runtime"},
@@ -31,14 +33,44 @@ ALLOWED = {
     "corpus": {"runtime", "arguments"},
     "models": {"objective", "runtime", "arguments", "corpus"},
     "cards": {"measures", "tables", "runtime", "arguments", "models"},
-    "trainers": {"refusals", "objective", "runtime", "hub", "arguments", "corpus", "models", "cards"},
+    "trainers": {
+        "refusals",
+        "objective",
+        "runtime",
+        "hub",
+        "arguments",
+        "corpus",
+        "models",
+        "cards",
+    },
     "fine_tuning": {
-        *("refusals", "tables", "objective", "runtime", "hub", "arguments", "corpus", "models", "cards", "trainers")
+        *(
+            "refusals",
+            "tables",
+            "objective",
+            "runtime",
+            "hub",
+            "arguments",
+            "corpus",
+            "models",
+            "cards",
+            "trainers",
+        )
     },
     "scoring": {"significance", "tables", "runtime", "models", "cards"},
     "reporting": {"significance", "measures", "tables", "pictures", "runtime"},
     "cli": {
-        *("command_line", "measures", "refusals", "objective", "runtime", "hub", "arguments", "corpus", "models"),
+        *(
+            "command_line",
+            "measures",
+            "refusals",
+            "objective",
+            "runtime",
+            "hub",
+            "arguments",
+            "corpus",
+            "models",
+        ),
         *("tables", "cards", "trainers", "fine_tuning", "scoring", "reporting"),
     },
 }
@@ -117,7 +149,9 @@ def test_what_the_package_imports_is_declared():
         # What is not installed belongs to an extra; in an environment with all of them nothing is left out.
         for name in (outside - set(sys.stdlib_module_names)) & set(distributions):
             names = {each.lower().replace("_", "-") for each in distributions[name]}
-            assert names & declared, f"headless_trainer/{path.name} imports {name}, which setup.cfg does not name."
+            assert names & declared, (
+                f"headless_trainer/{path.name} imports {name}, which setup.cfg does not name."
+            )
 
 
 def test_type_checkers_see_what_can_be_imported():

@@ -24,7 +24,10 @@ DOCUMENTED = {"_exit", "_asdict", "_replace"}
 
 @cache
 def sources() -> dict[str, str]:
-    return {str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+    return {
+        str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8")
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
 
 
 def private_names(source: str) -> set[str]:
@@ -38,7 +41,10 @@ def private_names(source: str) -> set[str]:
             found.update(part for module in modules for part in module.split("."))
         elif isinstance(node, ast.Call):
             found.update(keyword.arg for keyword in node.keywords if keyword.arg)
-            if ast.unparse(node.func) in ("getattr", "hasattr", "setattr", "delattr") and len(node.args) > 1:
+            if (
+                ast.unparse(node.func) in ("getattr", "hasattr", "setattr", "delattr")
+                and len(node.args) > 1
+            ):
                 found.update([node.args[1].value] if isinstance(node.args[1], ast.Constant) else [])
     return {name for name in found if re.match(r"_[^_]", name)} - DOCUMENTED
 
@@ -50,11 +56,17 @@ def test_every_private_name_has_a_row_and_every_row_a_use():
     own = {name for text in sources().values() for name in own_name.findall(text)}
     used = {name for text in sources().values() for name in private_names(text)}
     assert used - own <= listed, "a private name without a row in tests/library_contract.py"
-    unused = {name for name in listed if not any(re.search(rf"\b{name}\b", text) for text in sources().values())}
+    unused = {
+        name
+        for name in listed
+        if not any(re.search(rf"\b{name}\b", text) for text in sources().values())
+    }
     assert not unused, "rows of tests/library_contract.py that nothing uses"
 
 
-@pytest.mark.parametrize(("owner", "name"), [(owner, name) for owner, names in PRIVATE.items() for name in names])
+@pytest.mark.parametrize(
+    ("owner", "name"), [(owner, name) for owner, names in PRIVATE.items() for name in names]
+)
 def test_libraries_have_the_private_names(owner, name):
     pytest.importorskip(owner.partition(".")[0])
     found = pkgutil.resolve_name(owner)
@@ -62,7 +74,9 @@ def test_libraries_have_the_private_names(owner, name):
         text = inspect.getsource(found)
     except (TypeError, OSError):  # written in C
         text = ""
-    assert hasattr(found, name) or re.search(rf"\b{name}\b", text), f"{owner} lacks {name}: {PRIVATE[owner][name]}"
+    assert hasattr(found, name) or re.search(rf"\b{name}\b", text), (
+        f"{owner} lacks {name}: {PRIVATE[owner][name]}"
+    )
 
 
 def unfit(ours: type, parent: type, name: str) -> str | None:
@@ -72,9 +86,13 @@ def unfit(ours: type, parent: type, name: str) -> str | None:
     names = [each.name for each in inspect.signature(getattr(parent, name)).parameters.values()
              if each.kind is each.POSITIONAL_OR_KEYWORD][1:]  # fmt: skip
     mine = inspect.signature(getattr(ours, name))
-    named = [each.name for each in mine.parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD][1:]
+    named = [
+        each.name for each in mine.parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD
+    ][1:]
     if named[: len(names)] != names[: len(named)]:  # ours may have more at its end
-        return f"{name} of {ours.__name__} takes {', '.join(named)}, its parent's {', '.join(names)}"
+        return (
+            f"{name} of {ours.__name__} takes {', '.join(named)}, its parent's {', '.join(names)}"
+        )
     try:
         mine.bind(None, *names)
         mine.bind(None, **dict.fromkeys(names))
@@ -86,13 +104,19 @@ def unfit(ours: type, parent: type, name: str) -> str | None:
 @pytest.mark.parametrize("trainer", TRAINERS, ids=lambda each: each.__name__)
 def test_overrides_take_what_the_parent_gives(trainer):
     mine = {name for each in trainer.__mro__ if each in TRAINERS for name in vars(each)}
-    assert not [found for name in sorted(OVERRIDDEN & mine) if (found := unfit(trainer, Trainer, name))]
+    assert not [
+        found for name in sorted(OVERRIDDEN & mine) if (found := unfit(trainer, Trainer, name))
+    ]
 
 
 def test_every_override_has_a_row_and_every_row_an_override():
-    methods = {name for each in TRAINERS for name in vars(each) if inspect.isfunction(vars(each)[name])}
+    methods = {
+        name for each in TRAINERS for name in vars(each) if inspect.isfunction(vars(each)[name])
+    }
     shared = {name for name in methods & set(dir(Trainer)) if not name.startswith("__")}
-    assert shared == OVERRIDDEN, "OVERRIDDEN in tests/library_contract.py is not what the trainers override."
+    assert shared == OVERRIDDEN, (
+        "OVERRIDDEN in tests/library_contract.py is not what the trainers override."
+    )
 
 
 @pytest.mark.parametrize("name", PRIVATE_OVERRIDES)

@@ -14,7 +14,11 @@ from headless_trainer.command_line import COMMANDS, LISTS, MODULES, PRESETS
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = [f"run_{name.replace('-', '_')}.py" for name in COMMANDS]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("README.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "examples").rglob("README.md")),
+]
 # A script, the module of a command, or a command.
 PROGRAM = re.compile(
     r"(?:(?:python|torchrun|accelerate launch)\b.*?(?P<script>\S+\.py|-m headless_trainer\.cli\.\w+)"
@@ -56,7 +60,9 @@ def options(script: str) -> set[str]:
         text = "".join(re.findall(r"^  -.*$", shown.getvalue(), re.MULTILINE))
     else:
         text = path.read_text(encoding="utf-8")
-        if "import shared" in text or "from shared import" in text:  # flags that studies have in common
+        if (
+            "import shared" in text or "from shared import" in text
+        ):  # flags that studies have in common
             text += (ROOT / "studies" / "shared.py").read_text(encoding="utf-8")
     return set(re.findall(r"--([a-z_]+)", text))
 
@@ -71,7 +77,9 @@ def test_commands(page):
         unknown = set(flags) - options(script)
         assert not unknown, f"{page.name} gives {script} flags it does not have: {sorted(unknown)}"
         if script in SCRIPTS and script != "run_report.py" and re.match(r"\w", words):
-            assert words in PRESETS, f"{page.name} gives {script} the preset {words!r}, which is not there"
+            assert words in PRESETS, (
+                f"{page.name} gives {script} the preset {words!r}, which is not there"
+            )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -85,15 +93,25 @@ def test_links(page):
         assert linked.is_file(), f"{page.name} links to {name}, which is not there"
         if anchor:
             headings = re.findall(r"^#+ (.+)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
-            anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-            assert anchor in anchors, f"{page.name} links to {target}, and {linked.name} has no such heading"
+            anchors = {
+                re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings
+            }
+            assert anchor in anchors, (
+                f"{page.name} links to {target}, and {linked.name} has no such heading"
+            )
 
 
 def test_every_package_has_its_line():
     """The file tree in docs/development.md names what stands at the top of the package, on a line of its own."""
     text = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
     tops = (ROOT / "headless_trainer").iterdir()
-    names = [f"{path.name}/" if path.is_dir() else path.name for path in tops if path.is_dir() or path.suffix == ".py"]
+    names = [
+        f"{path.name}/" if path.is_dir() else path.name
+        for path in tops
+        if path.is_dir() or path.suffix == ".py"
+    ]
     names = set(names) - {"__init__.py", "__pycache__/"}
-    missing = [name for name in names if not re.search(rf"^  {re.escape(name)}\s", text, re.MULTILINE)]
+    missing = [
+        name for name in names if not re.search(rf"^  {re.escape(name)}\s", text, re.MULTILINE)
+    ]
     assert not missing, f"docs/development.md's file tree lacks {sorted(missing)}"

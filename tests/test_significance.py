@@ -9,9 +9,19 @@ pytest.importorskip("scipy")
 
 from scipy import stats
 
-from headless_trainer.significance import dagger, holm, is_significant, mean_difference, mean_test, show_p
+from headless_trainer.significance import (
+    dagger,
+    holm,
+    is_significant,
+    mean_difference,
+    mean_test,
+    show_p,
+)
 
-RIGHT, WRONG = [1] * 10 + [0] * 2 + [1] * 9, [0] * 10 + [1] * 2 + [1] * 9  # answers of two models, 12 of which differ
+RIGHT, WRONG = (
+    [1] * 10 + [0] * 2 + [1] * 9,
+    [0] * 10 + [1] * 2 + [1] * 9,
+)  # answers of two models, 12 of which differ
 
 
 def test_by_hand():
@@ -40,11 +50,17 @@ def test_scores_without_spread_say_what_a_permutation_test_says(paired, count):
     first, second = [1.0] * count, [0.0] * count
     result = mean_test(first, second, paired=paired)
     options = {"permutation_type": "samples" if paired else "independent", "n_resamples": np.inf}
-    want = stats.permutation_test((first, second), lambda a, b: np.mean(a) - np.mean(b), **options).pvalue
+    want = stats.permutation_test(
+        (first, second), lambda a, b: np.mean(a) - np.mean(b), **options
+    ).pvalue
     assert result == pytest.approx(want)
-    assert is_significant(result) is (not paired and count == 5)  # two seeds of equal scores are no proof
+    assert is_significant(result) is (
+        not paired and count == 5
+    )  # two seeds of equal scores are no proof
     assert is_significant(mean_test([1] * 3000, [0] * 3000, paired=paired))
-    assert mean_test([0.1 + 0.2, 0.3], [0.3, 0.3], paired=paired) == 1.0  # the same but for rounding
+    assert (
+        mean_test([0.1 + 0.2, 0.3], [0.3, 0.3], paired=paired) == 1.0
+    )  # the same but for rounding
 
 
 def test_holm_by_hand():
@@ -55,7 +71,11 @@ def test_holm_by_hand():
 
 def test_marks_and_how_p_values_are_shown():
     assert [dagger(p, own) for p, own in ((0.2, 0.2), (0.01, 0.2), (0.01, 0.02))] == ["", "†", "††"]
-    assert [show_p(0.0123, 0.0123), show_p(0.0123, 0.0246), show_p(3e-4, 3e-4)] == ["0.012", "0.012 (0.025)", "0.0003"]
+    assert [show_p(0.0123, 0.0123), show_p(0.0123, 0.0246), show_p(3e-4, 3e-4)] == [
+        "0.012",
+        "0.012 (0.025)",
+        "0.0003",
+    ]
 
 
 def test_interval_of_the_mean_difference():
@@ -63,8 +83,13 @@ def test_interval_of_the_mean_difference():
     ends = stats.ttest_rel(a, b).confidence_interval(0.95)
     assert mean_difference(a, b) == pytest.approx((5 / 3, ends.low, ends.high))
     assert mean_difference([1, 2, 3, 4], [0, 1, 2, 3]) == (1.0, 1.0, 1.0)  # every difference is 1
-    low, high = stats.beta.ppf(0.025, 10, 3), stats.beta.ppf(0.975, 11, 2)  # Clopper and Pearson's bounds of 10 / 12
-    assert mean_difference(RIGHT, WRONG) == pytest.approx((8 / 21, 12 / 21 * (2 * low - 1), 12 / 21 * (2 * high - 1)))
+    low, high = (
+        stats.beta.ppf(0.025, 10, 3),
+        stats.beta.ppf(0.975, 11, 2),
+    )  # Clopper and Pearson's bounds of 10 / 12
+    assert mean_difference(RIGHT, WRONG) == pytest.approx(
+        (8 / 21, 12 / 21 * (2 * low - 1), 12 / 21 * (2 * high - 1))
+    )
 
 
 @pytest.mark.parametrize("call", [

@@ -37,7 +37,9 @@ def outputs(kind: str) -> list[dict]:
 
 
 def test_the_tour_holds_what_a_run_gave():
-    assert [cell["execution_count"] for cell in CODE] == list(range(1, len(CODE) + 1)) and not outputs("error")
+    assert [cell["execution_count"] for cell in CODE] == list(
+        range(1, len(CODE) + 1)
+    ) and not outputs("error")
     pictures = [output for output in outputs("display_data") if "image/png" in output["data"]]
     assert len(pictures) == sum("".join(cell["source"]).count("plt.show()") for cell in CODE) >= 4
     assert TOUR.stat().st_size < 300_000
@@ -49,7 +51,11 @@ def test_the_tour_holds_what_a_run_gave():
 @pytest.mark.slow
 def test_the_tour_runs(tmp_path):
     pytest.importorskip("sklearn")
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg", "TMPDIR": str(tmp_path)}
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "MPLBACKEND": "Agg",
+        "TMPDIR": str(tmp_path),
+    }
     command = [sys.executable, "-c", EXECUTE, str(TOUR), str(tmp_path / "found.json")]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -22,10 +22,15 @@ FIRST_ID = 1
 class FileArguments:
     """How files of interactions are read."""
 
-    user_column: str = field(default="user", metadata={"help": "Column of a table that holds the user."})
-    item_column: str = field(default="item", metadata={"help": "Column of a table that holds the item."})
+    user_column: str = field(
+        default="user", metadata={"help": "Column of a table that holds the user."}
+    )
+    item_column: str = field(
+        default="item", metadata={"help": "Column of a table that holds the item."}
+    )
     time_column: str = field(
-        default="time", metadata={"help": "Column of a table that holds the time, as numbers or dates."}
+        default="time",
+        metadata={"help": "Column of a table that holds the time, as numbers or dates."},
     )
 
 
@@ -56,7 +61,9 @@ def read_interactions(paths: Sequence[str], columns: FileArguments) -> pd.DataFr
         frame = frame.sort_values("time", kind="stable")
     user_numbers = pd.factorize(frame["user"])[0]
     frame = frame.iloc[np.argsort(user_numbers, kind="stable")].reset_index(drop=True)
-    logger.info("%d interactions of %d users with %d items", len(frame), *frame[["user", "item"]].nunique())
+    logger.info(
+        "%d interactions of %d users with %d items", len(frame), *frame[["user", "item"]].nunique()
+    )
     return frame[["user", "item"]]
 
 
@@ -73,11 +80,19 @@ def _read_table(path: str, columns: FileArguments) -> pd.DataFrame:
         with opened(path) as file:
             frame = pd.read_csv(file, dtype=as_text, keep_default_na=False, na_values=[""])
     else:
-        raise ValueError(f"{path!r} ends in {suffix!r}: convert it to .parquet, .csv, .jsonl or .txt.")
+        raise ValueError(
+            f"{path!r} ends in {suffix!r}: convert it to .parquet, .csv, .jsonl or .txt."
+        )
     if missing := set(names) - set(frame.columns):
-        raise ValueError(f"{path!r} has no column {sorted(missing)}, only {list(frame.columns)}: name the column.")
-    if suffix == ".csv" and not isinstance(frame.index, pd.RangeIndex):  # pandas shifts the columns to make one
-        raise ValueError(f"{path!r} has more values in a row than names of columns: name all columns.")
+        raise ValueError(
+            f"{path!r} has no column {sorted(missing)}, only {list(frame.columns)}: name the column."
+        )
+    if suffix == ".csv" and not isinstance(
+        frame.index, pd.RangeIndex
+    ):  # pandas shifts the columns to make one
+        raise ValueError(
+            f"{path!r} has more values in a row than names of columns: name all columns."
+        )
     frame = frame[names].set_axis(["user", "item", "time"], axis=1)
     if frame.isna().any(axis=None):
         raise ValueError(
@@ -92,19 +107,34 @@ def _read_lines(paths: Sequence[str]) -> pd.DataFrame:
     lines = []
     for path in paths:
         with opened(path) as file:
-            lines += [words for line in io.TextIOWrapper(file, encoding="utf-8-sig") if (words := line.split())]
+            lines += [
+                words
+                for line in io.TextIOWrapper(file, encoding="utf-8-sig")
+                if (words := line.split())
+            ]
     users = [words[0] for words in lines]
     if len(set(users)) < len(users):
-        raise ValueError(f"Two lines of {paths} begin alike: a line is the name of one user, and then its items.")
+        raise ValueError(
+            f"Two lines of {paths} begin alike: a line is the name of one user, and then its items."
+        )
     counts = [len(words) - 1 for words in lines]
     return pd.DataFrame(
-        {"user": np.repeat(np.array(users, object), counts), "item": [item for words in lines for item in words[1:]]}
+        {
+            "user": np.repeat(np.array(users, object), counts),
+            "item": [item for words in lines for item in words[1:]],
+        }
     )
 
 
 def catalogue(interactions: pd.DataFrame) -> list[str]:
     """Names of the items, the most frequent first. The token id of an item is its place plus ``FIRST_ID``."""
-    return interactions["item"].value_counts().sort_index().sort_values(ascending=False, kind="stable").index.tolist()
+    return (
+        interactions["item"]
+        .value_counts()
+        .sort_index()
+        .sort_values(ascending=False, kind="stable")
+        .index.tolist()
+    )
 
 
 def token_ids(interactions: pd.DataFrame, items: list[str]) -> tuple[list[str], list[np.ndarray]]:
@@ -112,10 +142,16 @@ def token_ids(interactions: pd.DataFrame, items: list[str]) -> tuple[list[str], 
     places = pd.Index(items).get_indexer(interactions["item"])
     known = places >= 0
     if not known.all():
-        logger.warning("%d of %d interactions are with unknown items: they are left out", (~known).sum(), len(known))
+        logger.warning(
+            "%d of %d interactions are with unknown items: they are left out",
+            (~known).sum(),
+            len(known),
+        )
     numbers, users = pd.factorize(interactions["user"].to_numpy()[known])
     if not len(users):
-        raise ValueError("No item of these interactions is known: check the column of the items and their names.")
+        raise ValueError(
+            "No item of these interactions is known: check the column of the items and their names."
+        )
     starts = np.flatnonzero(np.diff(numbers)) + 1
     return users.tolist(), np.split(places[known] + FIRST_ID, starts)
 
@@ -128,7 +164,9 @@ class HeldOut:
     targets: np.ndarray
 
 
-def leave_one_out(histories: list[np.ndarray], keep_seen: bool) -> tuple[list[np.ndarray], HeldOut, HeldOut]:
+def leave_one_out(
+    histories: list[np.ndarray], keep_seen: bool
+) -> tuple[list[np.ndarray], HeldOut, HeldOut]:
     """Training histories, validation and test: the last item of a user is the test, the one before it validation.
 
     Users with fewer than three items are trained on, and not scored.
@@ -143,16 +181,27 @@ def leave_one_out(histories: list[np.ndarray], keep_seen: bool) -> tuple[list[np
     """
     scored = [ids for ids in histories if len(ids) >= 3]
     train = [ids[:-2] if len(ids) >= 3 else ids for ids in histories]
-    parts = [HeldOut([ids[:end] for ids in scored], np.array([ids[end] for ids in scored], int)) for end in (-2, -1)]
-    logger.info("%d of %d users have three items or more, and are scored", len(scored), len(histories))
+    parts = [
+        HeldOut([ids[:end] for ids in scored], np.array([ids[end] for ids in scored], int))
+        for end in (-2, -1)
+    ]
+    logger.info(
+        "%d of %d users have three items or more, and are scored", len(scored), len(histories)
+    )
     for name, part in zip(("validation", "test"), parts, strict=True):
-        lost = sum(target in history for history, target in zip(part.histories, part.targets, strict=True))
+        lost = sum(
+            target in history for history, target in zip(part.histories, part.targets, strict=True)
+        )
         lost = 0 if keep_seen else lost
         if lost == len(scored):
-            raise ValueError(f"No next item of {name} can be found: give longer histories, or set --keep_seen.")
+            raise ValueError(
+                f"No next item of {name} can be found: give longer histories, or set --keep_seen."
+            )
         if lost:
             logger.warning(
-                "%d next items of %s are ones that their users had before: --keep_seen ranks them", lost, name
+                "%d next items of %s are ones that their users had before: --keep_seen ranks them",
+                lost,
+                name,
             )
     return train, *parts
 
@@ -164,7 +213,10 @@ def training_rows(histories: list[np.ndarray], length: int) -> list[dict[str, np
 
 def with_positions(ids: np.ndarray, length: int) -> dict[str, np.ndarray]:
     """A row with positions counted from its end, so that the item that predicts the next is always at ``length - 1``."""
-    return {"input_ids": ids, "position_ids": np.minimum(np.arange(len(ids)) + length + 1 - len(ids), length - 1)}
+    return {
+        "input_ids": ids,
+        "position_ids": np.minimum(np.arange(len(ids)) + length + 1 - len(ids), length - 1),
+    }
 
 
 def evaluation_rows(held_out: HeldOut, length: int) -> list[dict[str, np.ndarray]]:
@@ -172,5 +224,7 @@ def evaluation_rows(held_out: HeldOut, length: int) -> list[dict[str, np.ndarray
     rows = []
     for history, target in zip(held_out.histories, held_out.targets, strict=True):
         ids = np.append(history, target)[-length - 1 :]
-        rows.append(with_positions(ids, length) | {"labels": np.append(np.full(len(ids) - 1, -100), target)})
+        rows.append(
+            with_positions(ids, length) | {"labels": np.append(np.full(len(ids) - 1, -100), target)}
+        )
     return sorted(rows, key=lambda row: len(row["input_ids"]))

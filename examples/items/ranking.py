@@ -22,7 +22,9 @@ def outputs(trunk, histories: Sequence[np.ndarray]) -> Tensor:
     length = trunk.config.n_positions
     recent = [torch.as_tensor(ids[-length:]) for ids in histories]
     last = torch.tensor([len(ids) - 1 for ids in recent], device=trunk.device)
-    inputs = pad_sequence(recent, batch_first=True).to(trunk.device)  # a decoder does not see what comes after
+    inputs = pad_sequence(recent, batch_first=True).to(
+        trunk.device
+    )  # a decoder does not see what comes after
     positions = torch.arange(inputs.shape[1], device=trunk.device) + (length - 1 - last)[:, None]
     positions = positions.clamp(max=length - 1)  # those of padding
     hidden = trunk(input_ids=inputs, position_ids=positions, use_cache=False).last_hidden_state
@@ -46,7 +48,11 @@ def catalogue_scores(
     """
     vectors = trunk.get_input_embeddings().weight.float()
     size = max(1, min(USERS_AT_ONCE, SCORES_AT_ONCE // len(vectors)))
-    order = np.argsort([len(ids) for ids in histories], kind="stable") if by_length else np.arange(len(histories))
+    order = (
+        np.argsort([len(ids) for ids in histories], kind="stable")
+        if by_length
+        else np.arange(len(histories))
+    )
     for start in range(0, len(order), size):
         users = order[start : start + size]
         own = [histories[user] for user in users]
@@ -58,20 +64,26 @@ def catalogue_scores(
         yield users, scores
 
 
-def target_ranks(trunk, log_q: Tensor, held_out, taus: Sequence[float], *, keep_seen: bool) -> np.ndarray:
+def target_ranks(
+    trunk, log_q: Tensor, held_out, taus: Sequence[float], *, keep_seen: bool
+) -> np.ndarray:
     """``(taus, H)`` float64: how many items stand before the next one. Infinity where it is left out.
 
     An item of the same score stands before it, so that scores which are all alike are worth nothing.
     """
     ranks, log_q = np.empty((len(taus), len(held_out.targets))), log_q.to(trunk.device)
-    for users, scores in catalogue_scores(trunk, held_out.histories, keep_seen=keep_seen, by_length=True):
+    for users, scores in catalogue_scores(
+        trunk, held_out.histories, keep_seen=keep_seen, by_length=True
+    ):
         target = torch.from_numpy(held_out.targets[users]).to(scores.device)[:, None]
         for row, tau in zip(ranks, taus, strict=True):
             shifted = scores + tau * log_q
             own = shifted.gather(1, target)
             # Not the number of >=, which no score that is not a number would be. The target itself is one of those left.
             before = scores.shape[1] - 1 - (shifted < own).sum(1, dtype=torch.int32)
-            row[users] = before.double().masked_fill(own[:, 0] == -torch.inf, torch.inf).cpu().numpy()
+            row[users] = (
+                before.double().masked_fill(own[:, 0] == -torch.inf, torch.inf).cpu().numpy()
+            )
     return ranks
 
 
@@ -94,7 +106,10 @@ def rank_figures(ranks: np.ndarray) -> dict[str, float]:
     found = {"mrr": float((1 / (ranks + 1)).mean())}
     for k in CUTS:
         hits = ranks < k
-        found |= {f"recall@{k}": float(hits.mean()), f"ndcg@{k}": float((hits / np.log2(ranks + 2)).mean())}
+        found |= {
+            f"recall@{k}": float(hits.mean()),
+            f"ndcg@{k}": float((hits / np.log2(ranks + 2)).mean()),
+        }
     return found
 
 

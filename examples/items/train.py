@@ -29,7 +29,14 @@ from histories import (
     training_rows,
 )
 from ranking import TAUS, all_figures, rank_figures, target_ranks
-from transformers import AutoModel, AutoModelForCausalLM, EarlyStoppingCallback, GPT2Config, HfArgumentParser, set_seed
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    EarlyStoppingCallback,
+    GPT2Config,
+    HfArgumentParser,
+    set_seed,
+)
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
 from headless_trainer.objective.prior import log_prior
@@ -50,8 +57,12 @@ class ItemArguments(FileArguments):
     hidden_size: int = field(default=64, metadata={"help": "Width."})
     num_hidden_layers: int = field(default=2, metadata={"help": "Layers."})
     num_attention_heads: int = field(default=2, metadata={"help": "Attention heads."})
-    dropout: float = field(default=0.5, metadata={"help": "Dropout of the embedding, the attention and the layers."})
-    keep_seen: bool = field(default=False, metadata={"help": "Rank items that the user had before too."})
+    dropout: float = field(
+        default=0.5, metadata={"help": "Dropout of the embedding, the attention and the layers."}
+    )
+    keep_seen: bool = field(
+        default=False, metadata={"help": "Rank items that the user had before too."}
+    )
 
 
 @dataclass
@@ -61,7 +72,9 @@ class ItemTrainingArguments(HeadlessTrainingArguments):
     task: str = "clm"
     sampled_negatives: int = field(
         default=4096,
-        metadata={"help": "Items drawn in each step as further candidates: a batch seldom has the rare ones."},
+        metadata={
+            "help": "Items drawn in each step as further candidates: a batch seldom has the rare ones."
+        },
     )
     num_train_epochs: float = 200
     learning_rate: float = 1e-3
@@ -76,7 +89,10 @@ class ItemTrainingArguments(HeadlessTrainingArguments):
     load_best_model_at_end: bool = True
     metric_for_best_model: str = "recall@10"
     early_stopping_patience: int = field(
-        default=20, metadata={"help": "Evaluations without a better score before the training ends. 0 for all epochs."}
+        default=20,
+        metadata={
+            "help": "Evaluations without a better score before the training ends. 0 for all epochs."
+        },
     )
     restore_callback_states_from_checkpoint: bool = True  # the patience that is left
     eval_pool_size: int = 512
@@ -95,7 +111,9 @@ class RankedCatalogue:
         keep_seen: rank what users had before too.
     """
 
-    def __init__(self, *args, validation: HeldOut, target_counts: torch.Tensor, keep_seen: bool, **kwargs):
+    def __init__(
+        self, *args, validation: HeldOut, target_counts: torch.Tensor, keep_seen: bool, **kwargs
+    ):
         super().__init__(*args, **kwargs)
         self.validation, self.target_counts, self.keep_seen = validation, target_counts, keep_seen
 
@@ -110,11 +128,18 @@ class RankedCatalogue:
     def evaluation_loop(self, *args, metric_key_prefix: str = "eval", **kwargs):
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         trunk = self.model.base_model
-        ranks = target_ranks(trunk, self.log_frequencies(), self.validation, TAUS, keep_seen=self.keep_seen)
+        ranks = target_ranks(
+            trunk, self.log_frequencies(), self.validation, TAUS, keep_seen=self.keep_seen
+        )
         figures = [rank_figures(each) for each in ranks]
         best = max(range(len(TAUS)), key=lambda place: figures[place]["ndcg@10"])
-        found = {"tau": TAUS[best], **{name: figures[best][name] for name in ("ndcg@10", "recall@10")}}
-        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in found.items()})
+        found = {
+            "tau": TAUS[best],
+            **{name: figures[best][name] for name in ("ndcg@10", "recall@10")},
+        }
+        output.metrics.update(
+            {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
+        )
         return output
 
 
@@ -151,16 +176,24 @@ class Patience(EarlyStoppingCallback):
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = HfArgumentParser([ItemArguments, ItemTrainingArguments], description=__doc__.partition("\n")[0])
+    parser = HfArgumentParser(
+        [ItemArguments, ItemTrainingArguments], description=__doc__.partition("\n")[0]
+    )
     arguments, args = parser.parse_args_into_dataclasses(argv)
     if not arguments.train_file:
         parser.error("train_file is not given: name files of interactions with --train_file")
     if args.world_size > 1:
-        parser.error(f"{args.world_size} processes were started, and items are ranked by one alone: start one")
+        parser.error(
+            f"{args.world_size} processes were started, and items are ranked by one alone: start one"
+        )
     if args.objective == "sampled_softmax":
-        parser.error("objective is 'sampled_softmax', which has no item trainer: use headless or vanilla")
+        parser.error(
+            "objective is 'sampled_softmax', which has no item trainer: use headless or vanilla"
+        )
     if not args.load_best_model_at_end:
-        parser.error("load_best_model_at_end is False but tau is that of the best weights: leave it out")
+        parser.error(
+            "load_best_model_at_end is False but tau is that of the best weights: leave it out"
+        )
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     set_seed(args.seed)
     interactions = read_interactions(arguments.train_file, arguments)
@@ -183,30 +216,50 @@ def main(argv: list[str] | None = None) -> None:
         trainer.add_callback(Patience())
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     if trainer.signal.stopped:
-        sys.exit(trainer.signal.exit_code)  # with a checkpoint: --resume_from_checkpoint last goes on
+        sys.exit(
+            trainer.signal.exit_code
+        )  # with a checkpoint: --resume_from_checkpoint last goes on
     trainer.save_model()
     trainer.save_state()
     save_results(trainer, items, validation, test)
 
 
-def save_results(trainer: RankedCatalogue, items: list[str], validation: HeldOut, test: HeldOut) -> None:
+def save_results(
+    trainer: RankedCatalogue, items: list[str], validation: HeldOut, test: HeldOut
+) -> None:
     """Write what recommend.py needs beside the best weights, and then their figures."""
     folder, state, log_q = Path(trainer.args.output_dir), trainer.state, trainer.log_frequencies()
     tau = next(
-        logs["eval_tau"] for logs in state.log_history if "eval_tau" in logs and logs["step"] == state.best_global_step
+        logs["eval_tau"]
+        for logs in state.log_history
+        if "eval_tau" in logs and logs["step"] == state.best_global_step
     )
     np.save(folder / "log_q.npy", log_q.numpy())
     known = {"tau": tau, "positions": "from the end", "items": items}
     (folder / "items.json").write_text(json.dumps(known, ensure_ascii=False), encoding="utf-8")
-    found = {"tau": tau, "best_step": state.best_global_step, "epochs": state.epoch, "items": len(items)}
+    found = {
+        "tau": tau,
+        "best_step": state.best_global_step,
+        "epochs": state.epoch,
+        "items": len(items),
+    }
     trunk = trainer.model.base_model.eval()
-    for name, part, weight in (("validation", validation, tau), ("test", test, tau), ("test_at_tau_0", test, 0.0)):
+    for name, part, weight in (
+        ("validation", validation, tau),
+        ("test", test, tau),
+        ("test_at_tau_0", test, 0.0),
+    ):
         figures = all_figures(trunk, log_q, part, weight, keep_seen=trainer.keep_seen)
         found |= {f"{name}_{key}": value for key, value in figures.items()}
     (folder / "items_results.json").write_text(json.dumps(found, indent=2) + "\n")
     if trainer.hub is not None:
         trainer.hub.push_run("End of training")  # with what was written since save_model
-    logger.info("tau %.2f: test NDCG@10 %.4f, recall@10 %.4f", tau, found["test_ndcg@10"], found["test_recall@10"])
+    logger.info(
+        "tau %.2f: test NDCG@10 %.4f, recall@10 %.4f",
+        tau,
+        found["test_ndcg@10"],
+        found["test_recall@10"],
+    )
 
 
 if __name__ == "__main__":

@@ -58,7 +58,9 @@ def add_results(folder: str | Path, results: Sequence[EvalResult]) -> None:
     card.data.eval_results = [*(earlier | added).values()]
     card.data.model_name = card.data.model_name or Path(folder).resolve().name
     shown = results_table(card.data.eval_results)
-    card.text = re.sub(f"{RESULTS_BEGIN}.*?{RESULTS_END}", lambda _: shown, card.text, count=1, flags=re.DOTALL)
+    card.text = re.sub(
+        f"{RESULTS_BEGIN}.*?{RESULTS_END}", lambda _: shown, card.text, count=1, flags=re.DOTALL
+    )
     save_card(folder, card)
 
 
@@ -75,9 +77,23 @@ def results_table(results: Sequence[EvalResult]) -> str:
     """Return the section of a card with results, how they were obtained, and the marks to find it again."""
     rows = []
     for each in results:
-        how = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in (each.metric_args or {}).items())
-        rows.append((each.dataset_name, each.metric_name or each.metric_type, _short(each.metric_value), how))
-    section = f"## Evaluation\n\n{markdown(('data', 'figure', 'value', 'obtained with'), rows)}\n" if rows else ""
+        how = ", ".join(
+            f"{name.replace('_', ' ')} {_short(value)}"
+            for name, value in (each.metric_args or {}).items()
+        )
+        rows.append(
+            (
+                each.dataset_name,
+                each.metric_name or each.metric_type,
+                _short(each.metric_value),
+                how,
+            )
+        )
+    section = (
+        f"## Evaluation\n\n{markdown(('data', 'figure', 'value', 'obtained with'), rows)}\n"
+        if rows
+        else ""
+    )
     return f"{RESULTS_BEGIN}\n{section}{RESULTS_END}"
 
 

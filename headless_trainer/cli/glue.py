@@ -31,7 +31,9 @@ def main(argv: list[str] | None = None) -> None:
             import evaluate  # noqa: F401
             import sklearn  # noqa: F401
         except ImportError as error:
-            raise OSError(f"{error}. Fine-tuning needs an extra: pip install 'headless_trainer[eval]'") from error
+            raise OSError(
+                f"{error}. Fine-tuning needs an extra: pip install 'headless_trainer[eval]'"
+            ) from error
         from ..fine_tuning import grid, grid_report, predictions
         from ..fine_tuning.runs import run_grid
         from ..runtime import run_folder
@@ -42,13 +44,19 @@ def main(argv: list[str] | None = None) -> None:
             rows = predictions.prepare(arguments, training)
         elif not arguments.report_only:
             planned = grid.prepare(arguments, training)
-            rows = predictions.read_rows(arguments, planned.runs[0].task) if training.do_predict else None
+            rows = (
+                predictions.read_rows(arguments, planned.runs[0].task)
+                if training.do_predict
+                else None
+            )
     with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
         if planned is not None:
             run_grid(planned)
     with errors_in_one_line(FloatingPointError, ValueError, OSError):
         if rows is not None:
-            predictions.run(rows if planned is None else predictions.of_grid(planned, rows), arguments, training)
+            predictions.run(
+                rows if planned is None else predictions.of_grid(planned, rows), arguments, training
+            )
         if training.process_index == 0 and not arguments.is_prediction_only:
             print(grid_report.write_report(training.output_dir))
         leave_together()

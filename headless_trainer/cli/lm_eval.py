@@ -32,7 +32,9 @@ def evaluate(args) -> None:
     try:
         import lm_eval  # noqa: F401
     except ImportError as error:
-        raise OSError(f"{error}. Zero-shot scoring needs an extra: pip install 'headless_trainer[eval]'") from error
+        raise OSError(
+            f"{error}. Zero-shot scoring needs an extra: pip install 'headless_trainer[eval]'"
+        ) from error
     from ..runtime.checkpoints import write_whole
     from ..runtime.run_folder import start_logging
     from ..scoring.score_comparison import compare, comparison_table, score_table
@@ -45,26 +47,42 @@ def evaluate(args) -> None:
     named = [*(args.model_name_or_path or []), *(each for each in compared if each not in scored)]
     if models := list(dict.fromkeys(named)):
         if args.output_dir is None:
-            raise ValueError(f"output_dir is not given: name the folder for the results of {', '.join(models)}.")
+            raise ValueError(
+                f"output_dir is not given: name the folder for the results of {', '.join(models)}."
+            )
         if int(processes := os.environ.get("WORLD_SIZE") or 1) > 1:
-            raise ValueError(f"WORLD_SIZE is {processes} but one process scores all: start it without a launcher.")
+            raise ValueError(
+                f"WORLD_SIZE is {processes} but one process scores all: start it without a launcher."
+            )
         from ..scoring.zero_shot import score_models
 
         try:
             failures = score_models(models, args)
         finally:  # after an error or Ctrl-C, the table shows the scores so far
-            if table := score_table(sorted(path.parent for path in Path(args.output_dir).glob(f"*/{RESULTS_NAME}"))):
+            if table := score_table(
+                sorted(path.parent for path in Path(args.output_dir).glob(f"*/{RESULTS_NAME}"))
+            ):
                 write_whole(Path(args.output_dir, "results.md"), f"{table}\n".encode())
         if table:
             print(f"\n{table}\n\nin {args.output_dir}: results.md, and a folder for each model")
     if compared and not failures:
-        folders = [Path(each) if each in scored else Path(args.output_dir, folder_name(each)) for each in compared]
+        folders = [
+            Path(each) if each in scored else Path(args.output_dir, folder_name(each))
+            for each in compared
+        ]
         table = comparison_table(compare(*folders), compared)
         if args.output_dir:
             write_whole(Path(args.output_dir, "comparison.md"), f"{table}\n".encode())
         print(f"\n{table}")
     if failures:
-        sys.exit("\n".join(["Failed; all other scores are written. Repeat the command to try again:", *failures]))
+        sys.exit(
+            "\n".join(
+                [
+                    "Failed; all other scores are written. Repeat the command to try again:",
+                    *failures,
+                ]
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -37,22 +37,42 @@ def make_language_model(model_args, data_args, args) -> None:
     check_vocabulary(trunk, tokenizer, name, "leave --tokenizer_name out")
     counts, totals = pretraining_counts(model_args, args)
     if args.init == "prior" and args.counts_from == "corpus":
-        documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)["train"]
+        documents = texts.load_texts(
+            data_args, cache_dir=model_args.cache_dir, token=model_args.token
+        )["train"]
         rows = training.tokenized_rows(documents, tokenizer, model_args, data_args, args)
         rows = packing.first_rows(rows, data_args.max_train_samples)
-        packing.check_token_ids(rows, size := trunk.get_input_embeddings().num_embeddings, tokenizer)
-        counts = packing.target_counts(rows, size, infer_task(config), tokenizer, args.isolate_documents)
+        packing.check_token_ids(
+            rows, size := trunk.get_input_embeddings().num_embeddings, tokenizer
+        )
+        counts = packing.target_counts(
+            rows, size, infer_task(config), tokenizer, args.isolate_documents
+        )
     model = attach_lm_head(trunk, counts, init=args.init, drawn_share=drawn_share_of(totals))
     loading.limit_length(tokenizer, model.config)
     with model_aside(args.output_dir, is_main=True) as aside:
         model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
         own = args.counts_from == "checkpoint"
-        if own and (saved := sources.find_file(name, TOKEN_COUNTS_NAME, **loading.hub_arguments(model_args))):
-            shutil.copyfile(saved, aside / TOKEN_COUNTS_NAME)  # for a headless training that continues this model
-    folder, facts = Path(args.output_dir), {"prior": described_prior(args.init == "prior", args, data_args)}
+        if own and (
+            saved := sources.find_file(name, TOKEN_COUNTS_NAME, **loading.hub_arguments(model_args))
+        ):
+            shutil.copyfile(
+                saved, aside / TOKEN_COUNTS_NAME
+            )  # for a headless training that continues this model
+    folder, facts = (
+        Path(args.output_dir),
+        {"prior": described_prior(args.init == "prior", args, data_args)},
+    )
     card = {"causal": model.can_generate(), "model_args": model_args, "facts": facts}
-    write_card(folder, pushes.repo if pushes else folder.resolve().name, "free_head", model, tokenizer, **card)
+    write_card(
+        folder,
+        pushes.repo if pushes else folder.resolve().name,
+        "free_head",
+        model,
+        tokenizer,
+        **card,
+    )
     logger.info("saved in %s: %s, an ordinary language model", folder, type(model).__name__)
     if pushes is not None:
         pushes.push_run("Language modelling head")
@@ -62,7 +82,9 @@ def pretraining_counts(model_args, args):
     """Return the checkpoint's counts, if requested, and the totals of its pretraining."""
     own = args.counts_from == "checkpoint"
     try:
-        counts, totals = load_token_counts(model_args.model_name_or_path, **loading.hub_arguments(model_args))
+        counts, totals = load_token_counts(
+            model_args.model_name_or_path, **loading.hub_arguments(model_args)
+        )
     except FileNotFoundError:  # another's trunk
         if args.init == "prior" and own:
             raise
@@ -78,7 +100,9 @@ def make_trainer(model_args, data_args, args):
 
     def make_model(config, tokenizer):
         check_headless(config, model_args.model_name_or_path)
-        trunk = loading.load_model(model_args, config, tokenizer, objective="headless", task=args.task)
+        trunk = loading.load_model(
+            model_args, config, tokenizer, objective="headless", task=args.task
+        )
         if args.freeze_trunk:
             trunk.config.tie_word_embeddings = False  # or the head's matrix would be frozen too
         model = attach_lm_head(trunk, init="embeddings", new_layers=args.do_train)
@@ -86,7 +110,11 @@ def make_trainer(model_args, data_args, args):
             model.base_model.requires_grad_(False)
         return model
 
-    options = {"make_model": make_model, "token_counts": counts, "drawn_share": drawn_share_of(totals)}
+    options = {
+        "make_model": make_model,
+        "token_counts": counts,
+        "drawn_share": drawn_share_of(totals),
+    }
     trainer, resume = training.make_trainer(model_args, data_args, args, **options)
     if not args.do_train and counts is not None:
         # For a headless training that continues the model: without them, its counts would not be those of negatives.

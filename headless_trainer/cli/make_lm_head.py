@@ -43,11 +43,18 @@ def check_arguments(model_args, data_args, args) -> None:
     from ..refusals import Refusal, refuse
 
     if model_args.model_name_or_path is None:
-        raise ValueError("model_name_or_path is not given: name the headless checkpoint to turn into a language model.")
+        raise ValueError(
+            "model_name_or_path is not given: name the headless checkpoint to turn into a language model."
+        )
     why = "the head uses the checkpoint's own tokens: leave it out"
-    refuse(model_args, [Refusal("train_tokenizer tie_word_embeddings mask_token resize_embeddings", why)])
+    refuse(
+        model_args,
+        [Refusal("train_tokenizer tie_word_embeddings mask_token resize_embeddings", why)],
+    )
     if args.world_size > 1 and not (args.do_train or args.do_eval):
-        raise ValueError(f"{args.world_size} processes were started and nothing is trained or scored: start one.")
+        raise ValueError(
+            f"{args.world_size} processes were started and nothing is trained or scored: start one."
+        )
     if not args.do_train:
         names = "max_steps num_train_epochs learning_rate muon_learning_rate resume_from_checkpoint"
         refuse(args, [Refusal(names, "nothing is trained: add --do_train, or leave it out")])

@@ -30,9 +30,16 @@ def main(argv: list[str] | None = None) -> None:
         try:
             from ..reporting.report import PAGE_NAME, write_report
         except ImportError as error:
-            raise OSError(f"{error}. Reports need an extra: pip install 'headless_trainer[eval]'") from error
+            raise OSError(
+                f"{error}. Reports need an extra: pip install 'headless_trainer[eval]'"
+            ) from error
         sentences = write_report(args.runs, args.output_dir)
-    print("\n".join(textwrap.fill(sentence, 79, initial_indent="- ", subsequent_indent="  ") for sentence in sentences))
+    print(
+        "\n".join(
+            textwrap.fill(sentence, 79, initial_indent="- ", subsequent_indent="  ")
+            for sentence in sentences
+        )
+    )
     print(f"\n{Path(args.output_dir, PAGE_NAME)}, with its pictures as PNGs beside it")
 
 

@@ -17,17 +17,24 @@ from xxhash import xxh3_128, xxh32_intdigest
 
 from .files import opened, read_tables
 
-LONGEST = 2_000_000  # characters; a longer document is cut, so that memory does not depend on the longest
+LONGEST = (
+    2_000_000  # characters; a longer document is cut, so that memory does not depend on the longest
+)
 TEXT_TYPES = ("string", "large_string", "string_view")
 BYTE_ORDER_MARK = "\ufeff"
 RAW = pa.schema({"text": pa.string(), "position": pa.uint32()})
 _SEARCHED = 10_000  # characters before the end of a piece that are searched for white space
 _BOUNDARY = re.compile(r"(?<=\S)[ \n\t\r]")  # where words of most tokenizers end
 _READ_AT_ONCE = 1_000_000  # characters
-_READ_BYTES, _MOST_HASHED = 2**20, 16 * 10**9  # at once; of a stream's files: seconds, while all might take an hour
+_READ_BYTES, _MOST_HASHED = (
+    2**20,
+    16 * 10**9,
+)  # at once; of a stream's files: seconds, while all might take an hour
 _ROWS_AT_ONCE = 1_000  # read from a source
 DOCUMENTS_AT_ONCE = 10_000
-BATCH_BYTES = 1_000_000  # of text as Python objects: large enough to hide a hand-over, small enough to hold
+BATCH_BYTES = (
+    1_000_000  # of text as Python objects: large enough to hide a hand-over, small enough to hold
+)
 _BLOCK_BYTES = 64_000_000  # of text: the largest size of a block's documents
 _SEPARATORS = {"line": "\n", "paragraph": "\n\n", "document": None}
 
@@ -38,7 +45,9 @@ File = Callable[[], Iterator[Documents]]
 """Reads a file, or a shard of a dataset, when called."""
 
 
-def documents_in_file(path: Path, argument: str, sample_by: str, column: str | None) -> Iterator[Documents]:
+def documents_in_file(
+    path: Path, argument: str, sample_by: str, column: str | None
+) -> Iterator[Documents]:
     """Read the documents of a file that ``argument`` names, from a column of its rows or from its text (`read_documents`)."""
     if column is None:
         with opened(path, argument) as raw:
@@ -47,14 +56,19 @@ def documents_in_file(path: Path, argument: str, sample_by: str, column: str | N
     for table in read_tables(path, argument, columns=[column], rows=_ROWS_AT_ONCE):
         kind = table[column].type
         if str(kind) not in (*TEXT_TYPES, "null"):
-            raise ValueError(f"text_column {column!r} must hold text, not {kind}, everywhere in {str(path)!r}.")
+            raise ValueError(
+                f"text_column {column!r} must hold text, not {kind}, everywhere in {str(path)!r}."
+            )
         yield from _cut_long(table[column])
 
 
 def shards(dataset: IterableDataset, column: str = "text") -> list[File]:
     """Return the shards of a dataset. Its column keeps its name, since `datasets` renames row by row."""
     dataset = dataset.with_format("arrow")
-    return [functools.partial(_documents_in_shard, dataset, i, column) for i in range(dataset.num_shards)]
+    return [
+        functools.partial(_documents_in_shard, dataset, i, column)
+        for i in range(dataset.num_shards)
+    ]
 
 
 def _documents_in_shard(dataset: IterableDataset, index: int, column: str) -> Iterator[Documents]:
@@ -70,7 +84,12 @@ def read_documents(file: TextIO, sample_by: str) -> Iterator[Documents]:
         if whole and (position is not None or len(whole[0]) > LONGEST):
             yield _cut(whole.pop(0), position)
             position = None
-        yield whole if sample_by == "line" else [text for each in whole if (text := each.lstrip("\n"))], None
+        yield (
+            whole
+            if sample_by == "line"
+            else [text for each in whole if (text := each.lstrip("\n"))],
+            None,
+        )
         if sample_by == "paragraph" and position is None:
             rest = rest.lstrip("\n")  # or copies of a long paragraph would begin differently
         if len(rest) > LONGEST:
@@ -119,10 +138,14 @@ def split(documents: pa.Table, share: float) -> tuple[pa.ChunkedArray, pa.Chunke
     stream. The pieces of a long document carry its position, the hash of the first piece, in a column.
     """
     texts = documents["text"]
-    if pc.any(pc.starts_with(texts, BYTE_ORDER_MARK)).as_py():  # with which some editors begin a file
+    if pc.any(
+        pc.starts_with(texts, BYTE_ORDER_MARK)
+    ).as_py():  # with which some editors begin a file
         texts = pc.utf8_ltrim(texts, BYTE_ORDER_MARK)
         documents = documents.set_column(0, "text", texts)
-    documents = documents.filter(pc.fill_null(pc.not_equal(pc.utf8_trim_whitespace(texts), ""), False))
+    documents = documents.filter(
+        pc.fill_null(pc.not_equal(pc.utf8_trim_whitespace(texts), ""), False)
+    )
     texts = documents["text"]
     if share == 0:
         return texts, texts[:0]
@@ -151,15 +174,25 @@ class TextStream:
     """
 
     def __init__(
-        self, files: list[File] | IterableDataset, *, held_out: bool = False, share: float = 0.0, paths: Sequence = ()
+        self,
+        files: list[File] | IterableDataset,
+        *,
+        held_out: bool = False,
+        share: float = 0.0,
+        paths: Sequence = (),
     ):
         self.files = shards(files) if isinstance(files, IterableDataset) else files
         self.held_out, self.share, self.paths = held_out, share, paths
-        self.read_by = [*getattr(next(iter(self.files), None), "args", ())[2:]]  # sample_by, and the column
+        self.read_by = [
+            *getattr(next(iter(self.files), None), "args", ())[2:]
+        ]  # sample_by, and the column
 
     def fingerprint(self) -> str:
         """Hash the files' names, sizes, order and contents (above 16 GB, of parts)."""
-        digest, sizes = xxh3_128(), {path: os.path.getsize(path) for path in self.paths if os.path.isfile(path)}
+        digest, sizes = (
+            xxh3_128(),
+            {path: os.path.getsize(path) for path in self.paths if os.path.isfile(path)},
+        )
         step = _READ_BYTES * max(1, sum(sizes.values()) // _MOST_HASHED)
         for path in self.paths:
             if path not in sizes:  # on the Hub: the address has the commit
@@ -184,8 +217,12 @@ class TextStream:
         """Yield blocks before the split, with the columns `RAW`; "position" is null except in pieces of a document."""
         block = RAW.empty_table()
         for texts, position in self.files[file]():
-            places = pa.nulls(len(texts), pa.uint32()) if position is None else [position] * len(texts)
-            block = pa.concat_tables([block, pa.table({"text": texts, "position": places}, schema=RAW)])
+            places = (
+                pa.nulls(len(texts), pa.uint32()) if position is None else [position] * len(texts)
+            )
+            block = pa.concat_tables(
+                [block, pa.table({"text": texts, "position": places}, schema=RAW)]
+            )
             sizes = pc.fill_null(pc.binary_length(block["text"]), 0).to_numpy()
             *whole, (begun, _) = [*batches_by_size(sizes, _BLOCK_BYTES, size)] or [(0, 0)]
             yield from (block[start:stop].combine_chunks() for start, stop in whole)
@@ -202,7 +239,9 @@ class TextStream:
         """Yield all documents, as many at a time as are encoded together."""
         for table in self.tables():
             texts = split(table, self.share)[self.held_out]
-            for start, stop in batches_by_size(pc.binary_length(texts).to_numpy(), BATCH_BYTES, DOCUMENTS_AT_ONCE):
+            for start, stop in batches_by_size(
+                pc.binary_length(texts).to_numpy(), BATCH_BYTES, DOCUMENTS_AT_ONCE
+            ):
                 yield texts[start:stop].to_pylist()
 
     def __iter__(self) -> Iterator[dict[str, str]]:

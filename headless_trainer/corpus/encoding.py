@@ -16,14 +16,20 @@ class DocumentEncoder:
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.tokenizer = tokenizer
         self.eos_token_id = tokenizer.eos_token_id
-        self.closing_ids = [i for i in (tokenizer.sep_token_id, tokenizer.eos_token_id) if i is not None]
+        self.closing_ids = [
+            i for i in (tokenizer.sep_token_id, tokenizer.eos_token_id) if i is not None
+        ]
         self.backend = getattr(tokenizer, "backend_tokenizer", None)
-        if self.backend is not None and (self.backend.truncation or self.backend.padding):  # left over from a call
+        if self.backend is not None and (
+            self.backend.truncation or self.backend.padding
+        ):  # left over from a call
             self.backend = Tokenizer.from_str(self.backend.to_str())
             self.backend.no_truncation()
             self.backend.no_padding()
         if self.backend is not None:
-            self.backend.encode_special_tokens = tokenizer.split_special_tokens  # as each call of the tokenizer does
+            self.backend.encode_special_tokens = (
+                tokenizer.split_special_tokens
+            )  # as each call of the tokenizer does
 
     @property
     def identity(self) -> str:

@@ -35,18 +35,30 @@ def expand(argument: str, names: Iterable[str]) -> list[Path]:
         if os.path.isfile(name):
             files = [Path(name)]
         elif os.path.isdir(name):
-            inside = map(Path, glob.glob(f"{glob.escape(name)}/**", recursive=True))  # also through links
+            inside = map(
+                Path, glob.glob(f"{glob.escape(name)}/**", recursive=True)
+            )  # also through links
             files = sorted(path for path in inside if path.is_file() and extension(path) in FORMATS)
         else:
-            files = sorted(Path(match) for match in glob.glob(name, recursive=True) if os.path.isfile(match))
+            files = sorted(
+                Path(match) for match in glob.glob(name, recursive=True) if os.path.isfile(match)
+            )
         if not files:
-            raise FileNotFoundError(f"{argument} {name!r} matches no file or folder of {', '.join(FORMATS)}.")
+            raise FileNotFoundError(
+                f"{argument} {name!r} matches no file or folder of {', '.join(FORMATS)}."
+            )
         for path in files:
             if extension(path) not in FORMATS:
-                raise ValueError(f"{argument} must end in {', '.join(FORMATS)}, each also with .gz, got {str(path)!r}.")
+                raise ValueError(
+                    f"{argument} must end in {', '.join(FORMATS)}, each also with .gz, got {str(path)!r}."
+                )
         found += files
-    if twice := [path for path, after in pairwise(sorted(map(Path.resolve, found))) if path == after]:
-        raise ValueError(f"{argument} names {str(twice[0])!r} twice: its documents would count twice. Name it once.")
+    if twice := [
+        path for path, after in pairwise(sorted(map(Path.resolve, found))) if path == after
+    ]:
+        raise ValueError(
+            f"{argument} names {str(twice[0])!r} twice: its documents would count twice. Name it once."
+        )
     return found
 
 
@@ -70,7 +82,10 @@ def cache_of(dataset_name: str, config: str | None, cache_dir: str | None) -> st
     if not folder.is_dir():
         return cache_dir
     builder = datasets.load_dataset_builder(dataset_name, config, cache_dir=cache_dir)
-    files = [str(folder / "README.md"), *chain.from_iterable((builder.config.data_files or {}).values())]
+    files = [
+        str(folder / "README.md"),
+        *chain.from_iterable((builder.config.data_files or {}).values()),
+    ]
     stats = [(path, *stamp(path)) for path in files if os.path.isfile(path)]
     key = xxh3_128_hexdigest(json.dumps([str(folder), stats]).encode())
     return os.path.join(cache_dir or datasets.config.HF_DATASETS_CACHE, f"folder-{key}")
@@ -82,7 +97,11 @@ def read_rows(path: str | os.PathLike, argument: str = "file") -> pa.Table:
 
 
 def read_tables(
-    path: str | os.PathLike, argument: str = "file", *, columns: list[str] | None = None, rows: int | None = None
+    path: str | os.PathLike,
+    argument: str = "file",
+    *,
+    columns: list[str] | None = None,
+    rows: int | None = None,
 ) -> Iterator[pa.Table]:
     """Yield the rows of a file that ``argument`` names, at most ``rows`` at a time, with only the ``columns``.
 
@@ -94,26 +113,39 @@ def read_tables(
     if not os.path.isfile(path):
         raise FileNotFoundError(f"{said} does not exist.")
     if kind not in TABLES:
-        raise ValueError(f"{said} must end in {', '.join(TABLES)}, each also with .gz. Convert it to one of these.")
+        raise ValueError(
+            f"{said} must end in {', '.join(TABLES)}, each also with .gz. Convert it to one of these."
+        )
     with opened(path, argument) as file:
         if kind == ".parquet":
             source = parquet.ParquetFile(path if file.seekable() else pa.BufferReader(file.read()))
             names = _known(columns, source.schema_arrow.names)
-            for batch in source.iter_batches(rows or max(1, source.metadata.num_rows), columns=names):
+            for batch in source.iter_batches(
+                rows or max(1, source.metadata.num_rows), columns=names
+            ):
                 yield pa.Table.from_batches([batch])
             return
-        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="" if kind in SEPARATORS else None)
+        text = io.TextIOWrapper(
+            file, encoding="utf-8-sig", newline="" if kind in SEPARATORS else None
+        )
         if kind in SEPARATORS:
             records = _csv_rows(text, SEPARATORS[kind])
             header = next(records)
             while some := list(islice(records, rows)):
                 places = {name: header.index(name) for name in _known(columns, header)}
-                yield pa.table({name: pa.array([row[place] or None for row in some]) for name, place in places.items()})
+                yield pa.table(
+                    {
+                        name: pa.array([row[place] or None for row in some])
+                        for name, place in places.items()
+                    }
+                )
             return
         records, names = _json_records(text), None
         while some := list(islice(records, rows)):
             names = names or _known(columns, dict.fromkeys(chain.from_iterable(some)))
-            yield pa.table({name: _column(name, [record.get(name) for record in some]) for name in names})
+            yield pa.table(
+                {name: _column(name, [record.get(name) for record in some]) for name in names}
+            )
 
 
 def _known(columns: list[str] | None, known: Iterable[str]) -> list[str]:
@@ -135,12 +167,16 @@ def _csv_rows(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
     try:
         for row in rows:
             if row and len(row) != len(header):
-                raise ValueError(f"line {rows.line_num:,} ends a row of {len(row)} cells, the header has {len(header)}")
+                raise ValueError(
+                    f"line {rows.line_num:,} ends a row of {len(row)} cells, the header has {len(header)}"
+                )
             before = rows.line_num
             if row:
                 yield row
     except csv.Error as error:
-        raise ValueError(f"the row after line {before:,} has an unpaired quotation mark ({error})") from error
+        raise ValueError(
+            f"the row after line {before:,} has an unpaired quotation mark ({error})"
+        ) from error
 
 
 def _json_records(file: io.TextIOBase) -> Iterator[dict]:
@@ -153,7 +189,9 @@ def _json_records(file: io.TextIOBase) -> Iterator[dict]:
             try:
                 value = json.loads(value)
             except json.JSONDecodeError as error:
-                raise ValueError(f"row {number:,} is not a JSON object on its own line ({error})") from error
+                raise ValueError(
+                    f"row {number:,} is not a JSON object on its own line ({error})"
+                ) from error
         if not isinstance(value, dict):
             raise ValueError(f"row {number:,} is not a JSON object but {value!r}")
         yield value
@@ -165,7 +203,9 @@ def _column(name: str, values: list) -> pa.Array:
     except OverflowError:  # integers of more than 64 bits, which are names rather than numbers
         return _column(name, [str(value) if isinstance(value, int) else value for value in values])
     except UnicodeEncodeError:  # \ud83d, half of an emoji that was cut, has no UTF-8
-        return _column(name, json.loads(json.dumps(values, ensure_ascii=False).encode(errors="replace")))
+        return _column(
+            name, json.loads(json.dumps(values, ensure_ascii=False).encode(errors="replace"))
+        )
     except pa.ArrowException as error:
         raise ValueError(f"the values of {name!r} have different types ({error})") from error
 
@@ -178,14 +218,25 @@ def opened(path: str | os.PathLike, argument: str = "file") -> Iterator[io.Buffe
         raw.seek(0)
         try:
             yield io.BufferedReader(_Unpacked(raw)) if is_packed else raw
-        except (OSError, ValueError, RecursionError, csv.Error, pa.ArrowException, *_DAMAGED) as error:
+        except (
+            OSError,
+            ValueError,
+            RecursionError,
+            csv.Error,
+            pa.ArrowException,
+            *_DAMAGED,
+        ) as error:
             fault = (str(error) or type(error).__name__).splitlines()[0][:300].rstrip(".")
             if isinstance(error, UnicodeDecodeError):
-                fault = "it is not UTF-8 (convert it, for example with iconv -f WINDOWS-1252 -t UTF-8)"
+                fault = (
+                    "it is not UTF-8 (convert it, for example with iconv -f WINDOWS-1252 -t UTF-8)"
+                )
             if isinstance(error, (UnicodeDecodeError, *_DAMAGED)):
                 fault += f", at or before byte {raw.tell():,} of its {os.path.getsize(path):,}"
             kind = extension(path).lstrip(".")
-            raise OSError(f"{argument} {os.fspath(path)!r} cannot be read as {kind}: {fault}.") from error
+            raise OSError(
+                f"{argument} {os.fspath(path)!r} cannot be read as {kind}: {fault}."
+            ) from error
 
 
 class _Unpacked(io.RawIOBase):
@@ -201,5 +252,7 @@ class _Unpacked(io.RawIOBase):
     def readinto(self, buffer) -> int:
         size = self.file.readinto(buffer)
         if self.file.tell() > self.most:
-            raise ValueError(f"it unpacks to over {_MOST_UNPACKED} times its size, unlike text. Unpack it yourself")
+            raise ValueError(
+                f"it unpacks to over {_MOST_UNPACKED} times its size, unlike text. Unpack it yourself"
+            )
         return size

@@ -72,9 +72,17 @@ def tokenize_and_pack(
         ValueError: if the texts have fewer tokens than one row, or documents without an end token would share rows.
     """
     if share_rows and not DocumentEncoder(tokenizer).ends_documents:
-        raise ValueError("isolate_documents is True with line_by_line but the tokenizer has no end-of-text token.")
-    settings = {"max_seq_length": max_seq_length, "line_by_line": line_by_line, "share_rows": share_rows}
-    row_type = datasets.Sequence(datasets.Value("int32"), length=-1 if line_by_line else max_seq_length)
+        raise ValueError(
+            "isolate_documents is True with line_by_line but the tokenizer has no end-of-text token."
+        )
+    settings = {
+        "max_seq_length": max_seq_length,
+        "line_by_line": line_by_line,
+        "share_rows": share_rows,
+    }
+    row_type = datasets.Sequence(
+        datasets.Value("int32"), length=-1 if line_by_line else max_seq_length
+    )
     features = datasets.Features({"input_ids": row_type})
     if not isinstance(texts, Dataset):
         given = {"texts": texts, "tokenizer": tokenizer, "settings": settings}
@@ -83,22 +91,36 @@ def tokenize_and_pack(
     def tables() -> Iterator[tuple[pa.Table]]:
         batches = _encoded_batches(texts, tokenizer, num_proc or available_processors())
         for ids, offsets in _rows(batches, DocumentEncoder(tokenizer).closing_ids, **settings):
-            yield (pa.table({"input_ids": pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids))}),)
+            yield (
+                pa.table({"input_ids": pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids))}),
+            )
 
     path = _cache_path(texts, tokenizer, cache_dir, settings)
     return find_or_write([path], tables, features, anew=overwrite_cache)[0].with_format("numpy")
 
 
-def _cache_path(texts: Dataset, tokenizer: PreTrainedTokenizerBase, cache_dir: str | None, settings: dict) -> Path:
-    decisive = settings | {"tokenizer": DocumentEncoder(tokenizer).identity, "version": ROWS_VERSION}
-    fingerprint = update_fingerprint(texts._fingerprint, "headless_trainer.tokenize_and_pack", decisive)
+def _cache_path(
+    texts: Dataset, tokenizer: PreTrainedTokenizerBase, cache_dir: str | None, settings: dict
+) -> Path:
+    decisive = settings | {
+        "tokenizer": DocumentEncoder(tokenizer).identity,
+        "version": ROWS_VERSION,
+    }
+    fingerprint = update_fingerprint(
+        texts._fingerprint, "headless_trainer.tokenize_and_pack", decisive
+    )
     if cache_dir is None and texts.cache_files:
         cache_dir = Path(texts.cache_files[0]["filename"]).parent
     return cache_folder(cache_dir) / f"rows-{fingerprint}.arrow"
 
 
 def _rows(
-    batches: Iterable[Batch], closing_ids: list[int], *, max_seq_length: int, line_by_line: bool, share_rows: bool
+    batches: Iterable[Batch],
+    closing_ids: list[int],
+    *,
+    max_seq_length: int,
+    line_by_line: bool,
+    share_rows: bool,
 ) -> Iterator[Batch]:
     if line_by_line:
         lines = _lines(batches, closing_ids, max_seq_length)
@@ -125,12 +147,26 @@ def _rows(
         )
 
 
-def _lines(batches: Iterable[Batch], closing_ids: list[int], max_seq_length: int) -> Iterator[Batch]:
-    documents, cut, tokens, lost, which = 0, 0, 0, 0, "the first "  # of a stream, of which often no more are read
+def _lines(
+    batches: Iterable[Batch], closing_ids: list[int], max_seq_length: int
+) -> Iterator[Batch]:
+    documents, cut, tokens, lost, which = (
+        0,
+        0,
+        0,
+        0,
+        "the first ",
+    )  # of a stream, of which often no more are read
     try:
         for ids, lengths in batches:
-            documents, cut = documents + len(lengths), cut + np.count_nonzero(lengths > max_seq_length)
-            tokens, lost = tokens + len(ids), lost + int((lengths - max_seq_length).clip(min=0).sum())
+            documents, cut = (
+                documents + len(lengths),
+                cut + np.count_nonzero(lengths > max_seq_length),
+            )
+            tokens, lost = (
+                tokens + len(ids),
+                lost + int((lengths - max_seq_length).clip(min=0).sum()),
+            )
             yield cut_documents(ids, lengths[lengths > 0], closing_ids, max_seq_length)
         which = ""
     finally:
@@ -141,12 +177,16 @@ def _lines(batches: Iterable[Batch], closing_ids: list[int], max_seq_length: int
             )
 
 
-def cut_documents(ids: np.ndarray, lengths: np.ndarray, closing_ids: list[int], max_seq_length: int) -> Batch:
+def cut_documents(
+    ids: np.ndarray, lengths: np.ndarray, closing_ids: list[int], max_seq_length: int
+) -> Batch:
     """Cut non-empty documents to rows of at most ``max_seq_length`` tokens, and keep a last token that closes them."""
     kept = np.minimum(lengths, max_seq_length)
     position = np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths)
     closed = np.isin(ids[lengths.cumsum() - 1], closing_ids)
-    stays = (position < np.repeat(kept - closed, lengths)) | (position == np.repeat(lengths - closed, lengths))
+    stays = (position < np.repeat(kept - closed, lengths)) | (
+        position == np.repeat(lengths - closed, lengths)
+    )
     return ids[stays], np.append(0, kept.cumsum()).astype(np.int32)
 
 
@@ -161,7 +201,9 @@ def shared_rows(documents: Iterable[np.ndarray], max_seq_length: int) -> Iterato
 
     Each goes into the one of `_OPEN_ROWS` rows where it leaves the least room; if it fits in none, the fullest row is yielded.
     """
-    open_rows: list[tuple[int, int, list[np.ndarray]]] = []  # sorted: room, number of the row, documents
+    open_rows: list[
+        tuple[int, int, list[np.ndarray]]
+    ] = []  # sorted: room, number of the row, documents
     numbers = itertools.count()
     for document in documents:
         place = bisect.bisect_left(open_rows, (len(document),))
@@ -181,7 +223,9 @@ def shared_rows(documents: Iterable[np.ndarray], max_seq_length: int) -> Iterato
         yield np.concatenate(row)
 
 
-def _stream_rows(texts: IterableDataset | TextStream, tokenizer: PreTrainedTokenizerBase, settings: dict):
+def _stream_rows(
+    texts: IterableDataset | TextStream, tokenizer: PreTrainedTokenizerBase, settings: dict
+):
     texts = texts if isinstance(texts, TextStream) else TextStream(texts)
     encode = DocumentEncoder(tokenizer)
     for ids in documents_of(_rows(map(encode, texts.batches()), encode.closing_ids, **settings)):
@@ -192,7 +236,9 @@ def available_processors() -> int:  # a container or a job scheduler may allow o
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _encoded_batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_proc: int) -> Iterator[Batch]:
+def _encoded_batches(
+    texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_proc: int
+) -> Iterator[Batch]:
     if texts._indices is not None:  # a selection of rows
         texts = texts.flatten_indices()
     texts = texts.with_format("arrow")
@@ -205,7 +251,9 @@ def _encoded_batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_pro
         batch_size=None,
         collate_fn=functools.partial(_encode_range, texts, DocumentEncoder(tokenizer)),
         num_workers=workers,
-        prefetch_factor=4 if workers else None,  # held in memory if the disk is slower than the cores
+        prefetch_factor=4
+        if workers
+        else None,  # held in memory if the disk is slower than the cores
         generator=torch.Generator(),  # separate, so that the run's does not change
     )
     with datasets.utils.tqdm(total=len(texts), desc="Tokenizing", unit=" documents") as progress:
@@ -221,13 +269,18 @@ def _encode_range(texts: Dataset, encode: DocumentEncoder, places: tuple[int, in
     return encode([document for document in documents if document and not document.isspace()])
 
 
-def check_token_ids(rows: Dataset | IterableDataset, num_embeddings: int, tokenizer: PreTrainedTokenizerBase) -> None:
+def check_token_ids(
+    rows: Dataset | IterableDataset, num_embeddings: int, tokenizer: PreTrainedTokenizerBase
+) -> None:
     """Refuse ids without a row in the embedding, and a tokenizer that knows less than half of the tokens.
 
     Warn if more than one token in a hundred is unknown. For a stream, check the tokenizer and the first rows.
     """
     if isinstance(rows, Dataset):
-        largest, arrays = -1, (columns["input_ids"] for columns, _ in token_arrays(rows.select_columns("input_ids")))
+        largest, arrays = (
+            -1,
+            (columns["input_ids"] for columns, _ in token_arrays(rows.select_columns("input_ids"))),
+        )
     else:
         largest = id_count(tokenizer) - 1
         arrays = (np.asarray(row["input_ids"]) for row in itertools.islice(rows, _FIRST_ROWS))
@@ -256,7 +309,11 @@ def check_token_ids(rows: Dataset | IterableDataset, num_embeddings: int, tokeni
 
 
 def target_counts(
-    dataset: Dataset, num_embeddings: int, task: str, tokenizer: PreTrainedTokenizerBase, isolate: bool = False
+    dataset: Dataset,
+    num_embeddings: int,
+    task: str,
+    tokenizer: PreTrainedTokenizerBase,
+    isolate: bool = False,
 ) -> torch.Tensor:
     """Count how often `TargetMaker` could predict each id in rows with these columns, ``(V,)`` int64.
 
@@ -264,7 +321,11 @@ def target_counts(
     ``isolate``, of each document.
     """
     counts = np.zeros(num_embeddings, dtype=np.int64)
-    ends = [end for end in (tokenizer.eos_token_id, tokenizer.sep_token_id) if end is not None] if isolate else []
+    ends = (
+        [end for end in (tokenizer.eos_token_id, tokenizer.sep_token_id) if end is not None]
+        if isolate
+        else []
+    )
     for columns, bounds in token_arrays(dataset):
         ids = columns["input_ids"]
         targets = columns.get("labels", ids)
@@ -293,8 +354,16 @@ def token_arrays(dataset: Dataset) -> Iterator[tuple[dict[str, np.ndarray], np.n
     lists = [name for name in _TOKEN_COLUMNS if hasattr(dataset.features.get(name), "feature")]
     for table in dataset.select_columns(lists).with_format("arrow").iter(batch_size=8192):
         columns = {name: table[name].combine_chunks() for name in lists}
-        bounds = np.append(0, pc.list_value_length(columns["input_ids"]).to_numpy(zero_copy_only=False).cumsum())
-        yield {name: column.flatten().to_numpy(zero_copy_only=False) for name, column in columns.items()}, bounds
+        bounds = np.append(
+            0, pc.list_value_length(columns["input_ids"]).to_numpy(zero_copy_only=False).cumsum()
+        )
+        yield (
+            {
+                name: column.flatten().to_numpy(zero_copy_only=False)
+                for name, column in columns.items()
+            },
+            bounds,
+        )
 
 
 def first_rows(dataset: Dataset | IterableDataset, count: int | None) -> Dataset | IterableDataset:

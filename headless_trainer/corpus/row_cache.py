@@ -33,7 +33,11 @@ def cache_folder(cache_dir: str | None) -> Path:
 
 
 def find_or_write(
-    paths: list[Path], tables: Callable[[], Iterable[tuple]], features: datasets.Features, *, anew: bool = False
+    paths: list[Path],
+    tables: Callable[[], Iterable[tuple]],
+    features: datasets.Features,
+    *,
+    anew: bool = False,
 ) -> list[datasets.Dataset]:
     """Return the rows of files in one folder, after writing them if one is missing or damaged, or if ``anew``.
 
@@ -43,7 +47,9 @@ def find_or_write(
     anew = anew or not datasets.is_caching_enabled()
     if anew or not all(map(is_whole, paths)):
         paths[0].parent.mkdir(parents=True, exist_ok=True)
-        waited = functools.partial(_watch, paths[0].with_name(paths[0].name + INCOMPLETE_NAME), set())
+        waited = functools.partial(
+            _watch, paths[0].with_name(paths[0].name + INCOMPLETE_NAME), set()
+        )
         with FileLock(f"{paths[0]}.lock").acquire(poll_interval=0.2, cancel_check=waited):
             if anew or not all(map(is_whole, paths)):
                 _write(paths, tables(), features.arrow_schema)
@@ -70,7 +76,10 @@ def _write(paths: list[Path], tables: Iterable[tuple[pa.Table, ...]], schema: pa
 
 @contextmanager
 def _writer(path: Path, schema: pa.Schema) -> Iterator[pa.ipc.RecordBatchStreamWriter]:
-    with whole_file(path) as unfinished, open(unfinished, "w+b") as file:  # readers of the old file continue
+    with (
+        whole_file(path) as unfinished,
+        open(unfinished, "w+b") as file,
+    ):  # readers of the old file continue
         with pa.ipc.new_stream(file, schema) as writer:
             yield writer
         file.write(_MARK + _checksum(file, file.tell()))  # read from the operating system's cache

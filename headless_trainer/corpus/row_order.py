@@ -8,7 +8,9 @@ import torch
 from datasets import Dataset
 from transformers import Trainer
 
-SORTED_TOGETHER = 50  # steps whose rows are sorted by length together: more would pad less, and shuffle less
+SORTED_TOGETHER = (
+    50  # steps whose rows are sorted by length together: more would pad less, and shuffle less
+)
 
 
 def row_lengths(rows, length_column: str | None = None) -> np.ndarray:

@@ -15,9 +15,13 @@ from .encoding import DocumentEncoder
 from .packing import cut_documents, documents_of, shared_rows
 
 PLACE = "stream_place"  # column of a row, and entry of a batch, with the position of the stream after it
-_ENCODED_AT_ONCE = 256  # documents: enough for the encoder to be fast, few enough for an early first row
+_ENCODED_AT_ONCE = (
+    256  # documents: enough for the encoder to be fast, few enough for an early first row
+)
 _ENCODED_BYTES = 1_000_000  # of them
-_FILES_FOR_EACH_READER = 16  # files differ in size: from this number on, readers get nearly equal shares
+_FILES_FOR_EACH_READER = (
+    16  # files differ in size: from this number on, readers get nearly equal shares
+)
 _UNSHUFFLED_BLOCK = 1000  # documents read at a time in the files' order
 
 
@@ -28,7 +32,9 @@ class Place(NamedTuple):
     file: int = 0  # among those it reads in this pass, in order
     block: int = 0  # of documents in the file
     document: int = 0  # among the reader's own in the block, in shuffled order
-    token: int = 0  # of the document; if documents share rows, yielded rows of those that begin with it
+    token: int = (
+        0  # of the document; if documents share rows, yielded rows of those that begin with it
+    )
 
 
 class PackedStream(torch.utils.data.IterableDataset):
@@ -62,9 +68,15 @@ class PackedStream(torch.utils.data.IterableDataset):
         seed: int = 0,
     ):
         self.texts = texts if isinstance(texts, TextStream) else TextStream(texts)
-        self.fingerprint = self.texts.fingerprint()  # now: a file that is changed later is another one
+        self.fingerprint = (
+            self.texts.fingerprint()
+        )  # now: a file that is changed later is another one
         self.tokenizer, self.tokenizer_hash = tokenizer, DocumentEncoder(tokenizer).identity
-        self.max_seq_length, self.line_by_line, self.share_rows = max_seq_length, line_by_line, share_rows
+        self.max_seq_length, self.line_by_line, self.share_rows = (
+            max_seq_length,
+            line_by_line,
+            share_rows,
+        )
         self.shuffle_buffer_size, self.seed = shuffle_buffer_size, seed
         self.deal()
 
@@ -132,17 +144,23 @@ class PackedStream(torch.utils.data.IterableDataset):
                     ids = np.concatenate((carried, ids[place.token :]))
                     yield from self._packed(ids, starts, place)
                     carried = ids[len(ids) - len(ids) % self.max_seq_length :]
-            if begun == Place(begun.epoch) and tokens < (1 if self.line_by_line else self.max_seq_length):
+            if begun == Place(begun.epoch) and tokens < (
+                1 if self.line_by_line else self.max_seq_length
+            ):
                 raise ValueError(
                     f"max_seq_length is {self.max_seq_length} but a reader of the stream finds {tokens} tokens in all "
                     "texts, less than one row. Add text, lower --max_seq_length, or use fewer --dataloader_num_workers."
                 )
             place = Place(begun.epoch + 1)
 
-    def _packed(self, ids: np.ndarray, starts: np.ndarray, place: Place) -> Iterator[tuple[np.ndarray, Place]]:
+    def _packed(
+        self, ids: np.ndarray, starts: np.ndarray, place: Place
+    ) -> Iterator[tuple[np.ndarray, Place]]:
         """Cut ``ids`` into full rows; ``starts`` are the documents' starts in it, from ``place`` on, and the end."""
         for end in range(self.max_seq_length, len(ids) + 1, self.max_seq_length):
-            whole = int(np.searchsorted(starts[1:], end, side="right"))  # documents that are used up
+            whole = int(
+                np.searchsorted(starts[1:], end, side="right")
+            )  # documents that are used up
             after = place._replace(document=place.document + whole, token=int(end - starts[whole]))
             yield ids[end - self.max_seq_length : end], after
 
@@ -175,7 +193,9 @@ class PackedStream(torch.utils.data.IterableDataset):
                 place, order = Place(begun.epoch, file, block), np.arange(len(texts))
                 if is_shuffled:
                     order = np.random.default_rng((1, self.seed, *place[:3])).permutation(order)
-                if not by_file:  # change who gets the first document, so that small blocks reach everyone
+                if (
+                    not by_file
+                ):  # change who gets the first document, so that small blocks reach everyone
                     order = order[(number - file - block) % readers :: readers]
                 place = begun if place[:3] == begun[:3] else place
                 order = order[place.document :]

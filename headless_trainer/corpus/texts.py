@@ -44,18 +44,29 @@ def load_texts(
     parts = _from_hub(args, cache_dir, token) if args.dataset_name else _from_files(args)
     texts = {}
     for name, (files, identity, paths) in parts.items():
-        sides, share = (SPLITS, args.validation_split_percentage / 100) if len(parts) == 1 else ([name], 0.0)
+        sides, share = (
+            (SPLITS, args.validation_split_percentage / 100) if len(parts) == 1 else ([name], 0.0)
+        )
         if args.streaming:
             options = {"share": share, "paths": paths}
-            texts |= {side: TextStream(files, held_out=bool(place), **options) for place, side in enumerate(sides)}
+            texts |= {
+                side: TextStream(files, held_out=bool(place), **options)
+                for place, side in enumerate(sides)
+            }
             continue
         key = Hasher.hash(json.dumps([identity, share, TEXTS_VERSION]))
         paths = [cache_folder(cache_dir) / f"texts-{key}-{side}.arrow" for side in sides]
-        texts |= zip(sides, find_or_write(paths, functools.partial(_sides, files, share), _FEATURES), strict=True)
+        texts |= zip(
+            sides,
+            find_or_write(paths, functools.partial(_sides, files, share), _FEATURES),
+            strict=True,
+        )
     for name, part in texts.items():
         if next(iter(part), None) is None:
             names = [f"{name}_file"] if args.validation_file else _DECISIVE
-            said = ", ".join(f"{each} {value!r:.300}" for each in names if (value := getattr(args, each)))
+            said = ", ".join(
+                f"{each} {value!r:.300}" for each in names if (value := getattr(args, each))
+            )
             remedy = "Add text, or change --validation_split_percentage or --validation_file."
             raise ValueError(f"There are no documents for the {name} part of {said}. {remedy}")
     return texts
@@ -83,7 +94,10 @@ def _from_hub(args: DataArguments, cache_dir: str | None, token: str | None) -> 
         paths = datasets.load_dataset_builder(*named, **where).config.data_files or {}
     for name in [name for name in SPLITS if name in parts]:
         rows = parts[name] if parts[name].features is not None else parts[name]._resolve_features()
-        kinds = {column: getattr(kind, "dtype", type(kind).__name__) for column, kind in (rows.features or {}).items()}
+        kinds = {
+            column: getattr(kind, "dtype", type(kind).__name__)
+            for column, kind in (rows.features or {}).items()
+        }
         column = _find_text_column(kinds, args.text_column)
         rows = rows.select_columns([column])
         identity = [own_cache, getattr(rows, "_fingerprint", None)]
@@ -94,15 +108,27 @@ def _from_hub(args: DataArguments, cache_dir: str | None, token: str | None) -> 
 
 def _from_files(args: DataArguments) -> dict[str, Part]:
     parts: dict[str, Part] = {}
-    paths = {name: expand(f"{name}_file", names) for name in SPLITS if (names := getattr(args, f"{name}_file"))}
+    paths = {
+        name: expand(f"{name}_file", names)
+        for name in SPLITS
+        if (names := getattr(args, f"{name}_file"))
+    }
     for name, found in paths.items():
         argument = f"{name}_file"
         column = _column_of_files(found, argument, args.text_column)
-        files = [functools.partial(documents_in_file, path, argument, args.sample_by, column) for path in found]
+        files = [
+            functools.partial(documents_in_file, path, argument, args.sample_by, column)
+            for path in found
+        ]
         stats = [(os.path.abspath(path), *stamp(path)) for path in found]
         parts[name] = files, [stats, args.sample_by, column], found
-    if both := {path.resolve() for path in paths["train"]} & {path.resolve() for path in paths.get("validation", [])}:
-        logger.warning("train_file and validation_file both name %s: held-out figures use training texts", min(both))
+    if both := {path.resolve() for path in paths["train"]} & {
+        path.resolve() for path in paths.get("validation", [])
+    }:
+        logger.warning(
+            "train_file and validation_file both name %s: held-out figures use training texts",
+            min(both),
+        )
     return parts
 
 
@@ -110,15 +136,23 @@ def _column_of_files(paths: list[Path], argument: str, text_column: str | None) 
     """Choose the text column from the first rows; None for text files."""
     formats = {extension(path).replace(".jsonl", ".json") for path in paths}
     if len(formats) > 1:
-        raise ValueError(f"{argument} must name files of one format, got {', '.join(sorted(formats))}: convert them.")
+        raise ValueError(
+            f"{argument} must name files of one format, got {', '.join(sorted(formats))}: convert them."
+        )
     if formats == {".txt"}:
         if text_column:
-            raise ValueError(f"text_column is {text_column!r} but .txt files have no columns: leave it out.")
+            raise ValueError(
+                f"text_column is {text_column!r} but .txt files have no columns: leave it out."
+            )
         return None
     for path in paths:
         if rows := next(read_tables(path, argument, rows=1_000), None):
-            return _find_text_column({name: str(rows[name].type) for name in rows.column_names}, text_column)
-    raise ValueError(f"{argument} {list(map(str, paths))!r} holds no documents. Name a file with text.")
+            return _find_text_column(
+                {name: str(rows[name].type) for name in rows.column_names}, text_column
+            )
+    raise ValueError(
+        f"{argument} {list(map(str, paths))!r} holds no documents. Name a file with text."
+    )
 
 
 def _find_text_column(kinds: dict[str, str], text_column: str | None) -> str:
@@ -127,10 +161,14 @@ def _find_text_column(kinds: dict[str, str], text_column: str | None) -> str:
     chosen = [text_column or "text"] if text_column or "text" in kinds else texts
     if len(chosen) != 1 or chosen[0] not in texts:
         listing = ", ".join(f"{name} ({kind})" for name, kind in kinds.items()) or "none"
-        raise ValueError(f"text_column is {text_column!r} but must name a text column. The columns are: {listing}.")
+        raise ValueError(
+            f"text_column is {text_column!r} but must name a text column. The columns are: {listing}."
+        )
     (name,) = chosen
     if len(kinds) == 1 and not text_column and any(each in name for each in ";\t|"):
-        raise ValueError(f"The only column is {name!r}: separate columns with commas, or name it with --text_column.")
+        raise ValueError(
+            f"The only column is {name!r}: separate columns with commas, or name it with --text_column."
+        )
     if name not in (text_column, "text"):
         logger.info("texts are those of the column %.300r", name)
     return name

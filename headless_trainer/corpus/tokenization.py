@@ -7,7 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..runtime.processes import made_progress
@@ -17,7 +25,9 @@ logger = logging.getLogger(__name__)
 _MOST_CHARACTERS = 1_000_000_000  # to read: by then more distinct words no longer matter
 _READ_AT_ONCE = 64  # documents, which may be long
 _CLM_SPECIALS = {"eos_token": "<|endoftext|>", "pad_token": "<|pad|>"}
-_MLM_SPECIALS = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
+_MLM_SPECIALS = {
+    f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")
+}
 
 
 def id_count(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -49,7 +59,10 @@ def train_tokenizer(
     Raises:
         ValueError: if a choice is unknown, or the texts are empty.
     """
-    for name, value, choices in (("kind", kind, ("bpe", "wordpiece", "words")), ("task", task, ("clm", "mlm"))):
+    for name, value, choices in (
+        ("kind", kind, ("bpe", "wordpiece", "words")),
+        ("task", task, ("clm", "mlm")),
+    ):
         if value not in choices:
             raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")
     specials = dict(_CLM_SPECIALS if task == "clm" else _MLM_SPECIALS)
@@ -61,7 +74,9 @@ def train_tokenizer(
     train = _trained_wordpiece if kind == "wordpiece" else functools.partial(_trained, kind)
     backend = train(reader, vocab_size, list(specials.values()))
     if reader.characters == 0:
-        raise ValueError("texts holds no characters: pass train_tokenizer at least one document that is not empty.")
+        raise ValueError(
+            "texts holds no characters: pass train_tokenizer at least one document that is not empty."
+        )
     if task == "mlm":
         backend.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]",
@@ -73,7 +88,10 @@ def train_tokenizer(
     if (reached := backend.get_vocab_size()) != vocab_size:
         logger.warning("vocab_size is %d but the texts yield only %d tokens.", vocab_size, reached)
     return PreTrainedTokenizerFast(
-        tokenizer_object=backend, model_max_length=max_seq_length, clean_up_tokenization_spaces=False, **specials
+        tokenizer_object=backend,
+        model_max_length=max_seq_length,
+        clean_up_tokenization_spaces=False,
+        **specials,
     )
 
 
@@ -83,7 +101,9 @@ def _trained(kind: str, reader: "_Reader", vocab_size: int, specials: list[str])
         backend = Tokenizer(models.BPE())
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()
-        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())  # all 256 bytes, so that nothing is ever unknown
+        alphabet = sorted(
+            pre_tokenizers.ByteLevel.alphabet()
+        )  # all 256 bytes, so that nothing is ever unknown
         trainer = trainers.BpeTrainer(initial_alphabet=alphabet, **settings)
     else:
         backend = Tokenizer(models.WordLevel(unk_token="[UNK]"))
@@ -108,7 +128,11 @@ def _trained_wordpiece(reader: "_Reader", vocab_size: int, specials: list[str]) 
     # Scripts with thousands of characters must not use up the vocabulary.
     letters, continuing = _letters(reader, backend, limit=max(1, (vocab_size - len(specials)) // 4))
     alphabet = {"initial_alphabet": letters, "limit_alphabet": len(letters)}
-    settings = {"vocab_size": vocab_size, "special_tokens": specials + continuing, "show_progress": False}
+    settings = {
+        "vocab_size": vocab_size,
+        "special_tokens": specials + continuing,
+        "show_progress": False,
+    }
     backend.train_from_iterator(reader, trainers.WordPieceTrainer(**settings, **alphabet))
     backend = untrained(backend.get_vocab())
     backend.add_special_tokens(specials)
@@ -121,7 +145,9 @@ def _letters(reader: "_Reader", backend: Tokenizer, limit: int) -> tuple[list[st
     for batch in reader:
         words.update(itertools.chain.from_iterable(text.split() for text in batch))
     for word, count in words.items():
-        for piece, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(word)):
+        for piece, _ in backend.pre_tokenizer.pre_tokenize_str(
+            backend.normalizer.normalize_str(word)
+        ):
             counts.update(dict.fromkeys(piece, count))
             inner.update(piece[1:])
     letters = sorted(sorted(counts, key=lambda letter: (-counts[letter], letter))[:limit])
@@ -141,7 +167,9 @@ class _Reader:
             made_progress()
             self.characters += sum(map(len, batch))
             if self.characters >= _MOST_CHARACTERS:
-                logger.warning("The tokenizer is trained on only the first %d characters.", self.characters)
+                logger.warning(
+                    "The tokenizer is trained on only the first %d characters.", self.characters
+                )
                 return
 
     def _batches(self) -> Iterator[list[str]]:

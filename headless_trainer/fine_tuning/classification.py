@@ -47,7 +47,9 @@ class ClassificationTrainer(Trainer):
     # compute_loss returns each micro-batch's part of the step's loss, so nothing is left to divide.
     loss_is_scaled_for_ga = True
 
-    def __init__(self, model=None, args=None, data_collator=None, *, loss: str = "balanced", **kwargs):
+    def __init__(
+        self, model=None, args=None, data_collator=None, *, loss: str = "balanced", **kwargs
+    ):
         if loss not in LOSSES:
             raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}.")
         if args is None:
@@ -58,8 +60,12 @@ class ClassificationTrainer(Trainer):
         refuse(args, CLASSIFICATION)
         check_devices(args)
         args.remove_unused_columns = False  # the rows' columns have names of their own
-        self.processing_class = kwargs.get("processing_class")  # for call_model_init, which the parent calls first
-        super().__init__(model, args, data_collator or ClassificationCollator(self.processing_class), **kwargs)
+        self.processing_class = kwargs.get(
+            "processing_class"
+        )  # for call_model_init, which the parent calls first
+        super().__init__(
+            model, args, data_collator or ClassificationCollator(self.processing_class), **kwargs
+        )
         check_precision(args, self.model)
         self._made_trainable(self.model)
         self.loss = loss
@@ -70,7 +76,12 @@ class ClassificationTrainer(Trainer):
         if args.save_strategy != "no":
             self.add_callback(self.signal)
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, trial=None, ignore_keys_for_eval=None):
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial=None,
+        ignore_keys_for_eval=None,
+    ):
         with self.signal.given_back(), lost_processes_named(), ended_with_launcher():
             result = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
             self.finite.read_all()
@@ -80,7 +91,9 @@ class ClassificationTrainer(Trainer):
         return self._made_trainable(super().call_model_init(trial))
 
     def _made_trainable(self, model):
-        freeze_scaled_layer(model)  # a ModernBERT's classifier keeps the dense layer of its language model
+        freeze_scaled_layer(
+            model
+        )  # a ModernBERT's classifier keeps the dense layer of its language model
         # Decoders' pairs have the padding token between two texts.
         if may_be_token(model.get_input_embeddings().padding_idx, self.processing_class):
             free_padding_row(model, self.processing_class, self.args.seed)
@@ -96,14 +109,20 @@ class ClassificationTrainer(Trainer):
     def _get_eval_sampler(self, eval_dataset):
         lengths = np.array(eval_dataset["length"])
         # compute_metrics may join predictions with other columns of the dataset, row by row. Else the longest come first.
-        return np.argsort(-lengths, kind="stable") if self.compute_metrics is None else np.arange(len(lengths))
+        return (
+            np.argsort(-lengths, kind="stable")
+            if self.compute_metrics is None
+            else np.arange(len(lengths))
+        )
 
     def predict(self, test_dataset, *args, **kwargs):
         """Predict as `Trainer` does, and return the predictions in the order of the dataset."""
         found = super().predict(test_dataset, *args, **kwargs)
         order = np.argsort(self._get_eval_sampler(test_dataset))
         both = {name: getattr(found, name) for name in ("predictions", "label_ids")}
-        return found._replace(**{name: each if each is None else each[order] for name, each in both.items()})
+        return found._replace(
+            **{name: each if each is None else each[order] for name, each in both.items()}
+        )
 
     def get_batch_samples(self, epoch_iterator, num_batches: int, device: torch.device):
         """Count the rows of each class in all micro-batches of the coming optimizer step, on all processes."""
@@ -119,9 +138,13 @@ class ClassificationTrainer(Trainer):
         outputs = self.accelerator.unwrap_model(self.model).config.num_labels
         if labels.is_floating_point():
             if labels.dim() == 1 < outputs:
-                raise ValueError(f"labels are numbers but the model has {outputs} outputs: make classes integers.")
+                raise ValueError(
+                    f"labels are numbers but the model has {outputs} outputs: make classes integers."
+                )
             return torch.tensor([labels.numel()])
-        classes = outputs if outputs > 1 else len(batches[0]["input_ids"]) // len(batches[0]["labels"])
+        classes = (
+            outputs if outputs > 1 else len(batches[0]["input_ids"]) // len(batches[0]["labels"])
+        )
         if labels.min() < 0 or labels.max() >= classes:
             raise ValueError(
                 f"labels must be in [0, {classes}) for {classes} classes, got {labels.min()} to {labels.max()}: "
@@ -146,7 +169,9 @@ class ClassificationTrainer(Trainer):
             loss = balanced_cross_entropy(scores, labels, counts)
         else:
             loss = problem_of(labels).loss_sum(scores, labels) / counts.sum()
-        loss = loss * self.args.world_size  # parts of a sum, but processes will average their gradients
+        loss = (
+            loss * self.args.world_size
+        )  # parts of a sum, but processes will average their gradients
         return (loss, {"logits": scores}) if return_outputs else loss
 
     def training_step(self, model, inputs, num_items_in_batch=None):
@@ -172,7 +197,10 @@ class ClassificationTrainer(Trainer):
         self.finite.check_weights(self.model, self.state.global_step)
         keep_padding_id(self.model)
         folder = output_dir or self.args.output_dir
-        with model_aside(folder, self.args.should_save) as aside, with_settings(self.args, hub_token=None):
+        with (
+            model_aside(folder, self.args.should_save) as aside,
+            with_settings(self.args, hub_token=None),
+        ):
             super().save_model(str(aside), _internal_call=True)
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub("Model save", revision=self.args.hub_revision)

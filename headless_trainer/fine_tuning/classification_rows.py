@@ -21,7 +21,11 @@ TOKENS = pa.list_(pa.list_(pa.int32()))
 
 
 def encode_rows(
-    rows: Dataset, task: Task, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, max_seq_length: int
+    rows: Dataset,
+    task: Task,
+    tokenizer: PreTrainedTokenizerBase,
+    config: PreTrainedConfig,
+    max_seq_length: int,
 ) -> Dataset:
     """Encode rows of ``texts`` (candidates, each of one or two segments) and ``label``, cut to ``max_seq_length`` tokens.
 
@@ -30,7 +34,11 @@ def encode_rows(
     are ``input_ids`` and ``token_type_ids``, with a list of tokens per candidate; ``length``, the tokens of the longest
     candidate; and ``label``, from `Problem.encode`.
     """
-    segment_ids, separator, candidates = has_segments(config), separator_of(tokenizer), len(rows[0]["texts"])
+    segment_ids, separator, candidates = (
+        has_segments(config),
+        separator_of(tokenizer),
+        len(rows[0]["texts"]),
+    )
     tables, cut = [], 0
     for start in range(0, len(rows), ENCODED_AT_ONCE):
         texts = [text for own in rows[start : start + ENCODED_AT_ONCE]["texts"] for text in own]
@@ -40,13 +48,19 @@ def encode_rows(
             *map(list, segments), truncation=True, max_length=max_seq_length, return_attention_mask=False,
             return_token_type_ids=segment_ids,
         )  # fmt: skip
-        cut += sum(bool(each.overflowing) for each in encoded.encodings or ())  # none of slow tokenizers
+        cut += sum(
+            bool(each.overflowing) for each in encoded.encodings or ()
+        )  # none of slow tokenizers
         # An empty text becomes one padding token if the tokenizer adds nothing.
-        columns = {"input_ids": [ids or [tokenizer.pad_token_id or 0] for ids in encoded["input_ids"]]}
+        columns = {
+            "input_ids": [ids or [tokenizer.pad_token_id or 0] for ids in encoded["input_ids"]]
+        }
         if segment_ids:
             columns["token_type_ids"] = [ids or [0] for ids in encoded["token_type_ids"]]
         starts = range(0, len(texts), candidates)
-        columns = {name: [values[i : i + candidates] for i in starts] for name, values in columns.items()}
+        columns = {
+            name: [values[i : i + candidates] for i in starts] for name, values in columns.items()
+        }
         lengths = [max(map(len, own)) for own in columns["input_ids"]]
         columns = {name: pa.array(values, TOKENS) for name, values in columns.items()}
         tables.append(pa.table(columns | {"length": lengths}))
@@ -64,7 +78,9 @@ def has_segments(config: PreTrainedConfig) -> bool:
 
 def separator_of(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return the separator before the second text of a pair, if the tokenizer itself puts nothing between the two."""
-    separated = tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add(pair=False)
+    separated = tokenizer.num_special_tokens_to_add(
+        pair=True
+    ) > tokenizer.num_special_tokens_to_add(pair=False)
     return "" if separated else tokenizer.eos_token or tokenizer.sep_token or " "
 
 
@@ -78,5 +94,7 @@ class ClassificationCollator:
         """Return ``input_ids`` and other columns, ``(N * C, T)`` int64, and ``labels``: ``(N,)`` int64 or floats."""
         names = [name for name in ("input_ids", "token_type_ids") if name in rows[0]]
         columns = {name: [ids for row in rows for ids in row[name]] for name in names}
-        candidates = [dict(zip(columns, each, strict=True)) for each in zip(*columns.values(), strict=True)]
+        candidates = [
+            dict(zip(columns, each, strict=True)) for each in zip(*columns.values(), strict=True)
+        ]
         return self.pad(candidates) | {"labels": torch.tensor([row["label"] for row in rows])}

@@ -34,12 +34,19 @@ def glue_results(runs: list[dict]) -> list[EvalResult]:
         for name, scored in best_sets(run).items():
             # A regression trains on the squared error, regardless of the grid's loss.
             loss = run["loss"] if "calibration_error" in scored else None
-            values.setdefault((run["task"], loss, name), []).append(scored["metrics"][run["metric"]])
+            values.setdefault((run["task"], loss, name), []).append(
+                scored["metrics"][run["metric"]]
+            )
     described = {run["task"]: run for run in runs}
-    return [_glue_result(described[task], loss, name, numbers) for (task, loss, name), numbers in values.items()]
+    return [
+        _glue_result(described[task], loss, name, numbers)
+        for (task, loss, name), numbers in values.items()
+    ]
 
 
-def _glue_result(run: dict, loss: str | None, evaluation_set: str, values: list[float]) -> EvalResult:
+def _glue_result(
+    run: dict, loss: str | None, evaluation_set: str, values: list[float]
+) -> EvalResult:
     task, settings, benchmark = run["task"], run["settings"], run["benchmark"]
     how = {"seeds": len(values)}
     if len(values) > 1:
@@ -57,7 +64,9 @@ def _glue_result(run: dict, loss: str | None, evaluation_set: str, values: list[
         name = f"{BENCHMARK_NAMES[benchmark]} {TASK_NAMES.get(task, config)}"
         figure += f", fine-tuned on {run['train_language']}" if benchmark == "xnli" else ""
         split = split or "+".join(TASKS[task].evaluation_splits)
-    if most := settings.get("max_train_samples"):  # in the name, so that a trial does not replace full scores
+    if most := settings.get(
+        "max_train_samples"
+    ):  # in the name, so that a trial does not replace full scores
         figure += f", {most:,} training rows"
     return EvalResult(
         task_type="text-classification", task_name="fine-tuned", dataset_type=kind, dataset_config=config, dataset_name=name,
@@ -76,7 +85,9 @@ def add_grid_results(grid) -> None:
 
 
 @never_raises()
-def write_classifier_card(folder: Path, called: str, run, model: PreTrainedModel, result: dict) -> None:
+def write_classifier_card(
+    folder: Path, called: str, run, model: PreTrainedModel, result: dict
+) -> None:
     """Write the card of a fine-tuned model, under its name on the Hub or that of its folder. Never raises."""
     task, settings = run.task, result["settings"] | {"seed": run.seed}
     if task.benchmark == OWN_TASK:
@@ -86,18 +97,37 @@ def write_classifier_card(folder: Path, called: str, run, model: PreTrainedModel
     else:
         hub_name, config = HUB_DATASETS[task.benchmark], task.train_language or task.name
         name = f"XNLI, {config}" if task.benchmark == "xnli" else TASK_NAMES[task.name]
-    texts = card_facts.linked(hub_name, "datasets/") if hub_name else f"the local file `{file_name}`"
-    texts += (f", configuration `{config}`" if config else "") + (", from local files" if settings["data_dir"] else "")
-    title, is_pair = f"{card_facts.model_name(run.model.source)} fine-tuned on {name}", len(task.columns) > 1
+    texts = (
+        card_facts.linked(hub_name, "datasets/") if hub_name else f"the local file `{file_name}`"
+    )
+    texts += (f", configuration `{config}`" if config else "") + (
+        ", from local files" if settings["data_dir"] else ""
+    )
+    title, is_pair = (
+        f"{card_facts.model_name(run.model.source)} fine-tuned on {name}",
+        len(task.columns) > 1,
+    )
     usage = {"is_pair": is_pair, "separator": separator_of(run.model.tokenizer) if is_pair else ""}
     usage |= {"shown": min(task.num_labels, MOST_SHOWN)}
-    rows = [(setting, settings[setting]) for setting in SHOWN_SETTINGS if settings.get(setting) not in (None, -1)]
+    rows = [
+        (setting, settings[setting])
+        for setting in SHOWN_SETTINGS
+        if settings.get(setting) not in (None, -1)
+    ]
     loss = LOSS_TITLES["squared_error" if task.problem is REGRESSION else result["loss"]]
-    training = {"data": {"Texts": texts}, "loss": loss, "settings": markdown(("setting", "value"), rows)}
+    training = {
+        "data": {"Texts": texts},
+        "loss": loss,
+        "settings": markdown(("setting", "value"), rows),
+    }
     facts = {"title": title, "task": name, "form": task.form, "training": training}
     facts["usage"] = card_facts.usage_facts(called, model, run.model.tokenizer) | usage
-    facts["environment"] = {"Time": card_facts.duration(result["train_seconds"])} | card_facts.software()
-    model_args = ModelArguments(model_name_or_path=run.model.source, tokenizer_name=settings["tokenizer_name"])
+    facts["environment"] = {
+        "Time": card_facts.duration(result["train_seconds"])
+    } | card_facts.software()
+    model_args = ModelArguments(
+        model_name_or_path=run.model.source, tokenizer_name=settings["tokenizer_name"]
+    )
     options = {"causal": False, "model_args": model_args, "dataset": hub_name, "model_name": title}
     options |= {"results": glue_results([result]), "facts": facts}
     write_card(folder, called, "classifier", model, run.model.tokenizer, **options)

@@ -33,7 +33,10 @@ _INSTEAD = {  # fields of TrainingArguments that the command sets itself, with w
     "seed": "--seeds names one or several",
 }
 DECIDED = (
-    *(Refusal(names, f"`headless-trainer glue` sets it: {instead}") for names, instead in _INSTEAD.items()),
+    *(
+        Refusal(names, f"`headless-trainer glue` sets it: {instead}")
+        for names, instead in _INSTEAD.items()
+    ),
     Refusal(
         "lr_scheduler_type",
         "it would see no scores, since epochs are scored outside the schedule: use another",
@@ -48,12 +51,22 @@ DECIDED = (
 VALUES = (
     *outside("max_train_samples max_eval_samples early_stopping_patience", *ONE_OR_MORE),
     *outside("max_seq_length", "be at least 4", lambda length: length >= 4),
-    *outside("seeds", "be different and not negative", lambda them: len({*them}) == len(them) and min(them) >= 0),
-    *outside("task_label", "hold only letters, digits, _ and -", re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII).fullmatch),
+    *outside(
+        "seeds",
+        "be different and not negative",
+        lambda them: len({*them}) == len(them) and min(them) >= 0,
+    ),
+    *outside(
+        "task_label",
+        "hold only letters, digits, _ and -",
+        re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII).fullmatch,
+    ),
     Refusal(
         "text_columns",
         "it must hold one or two different columns, other than the label column",
-        lambda args: not len(args.text_columns) == len({*args.text_columns} - {args.label_column}) <= 2,
+        lambda args: (
+            not len(args.text_columns) == len({*args.text_columns} - {args.label_column}) <= 2
+        ),
     ),
 )
 OF_SOME = (
@@ -62,9 +75,15 @@ OF_SOME = (
         "it is for a task of your own (--train_file or --dataset_name), and tasks names benchmarks: drop one of the two",
         lambda args: args.tasks,
     ),
-    Refusal("languages", "tasks names no XNLI: leave it out", lambda args: "xnli" not in str(args.tasks)),
+    Refusal(
+        "languages", "tasks names no XNLI: leave it out", lambda args: "xnli" not in str(args.tasks)
+    ),
     Refusal("data_dir", "it is for benchmarks: leave it out", lambda args: args.is_own_task),
-    Refusal("train_split validation_split test_split", "files have none: leave it out", lambda args: args.train_file),
+    Refusal(
+        "train_split validation_split test_split",
+        "files have none: leave it out",
+        lambda args: args.train_file,
+    ),
 )
 
 
@@ -72,38 +91,61 @@ OF_SOME = (
 class GlueArguments(LoadingArguments):
     """Models, tasks, data and reports."""
 
-    model_name_or_path: list[str] | None = HfArg(default=None, help="Checkpoints to compare (folders or Hub names).")
+    model_name_or_path: list[str] | None = HfArg(
+        default=None, help="Checkpoints to compare (folders or Hub names)."
+    )
     tasks: list[str] | None = HfArg(
         default=None,
         aliases=["--task_name"],
         help="Tasks or groups of tasks: cola, stsb and others; glue, superglue, paper, xnli. paper is table 1; xnli trains on "
         "English and scores every language, xnli_translate_train trains on each language, xnli_de on one of them.",
     )
-    seeds: list[int] = HfArg(default_factory=lambda: [0, 1, 2], help="One run of each task per seed.")
+    seeds: list[int] = HfArg(
+        default_factory=lambda: [0, 1, 2], help="One run of each task per seed."
+    )
     loss: Literal["balanced", "cross_entropy"] | None = HfArg(
         default=None,
         help="balanced (the default, as in the paper): every class has the same weight in a step. cross_entropy: every row has "
         "the same weight. Multi-label and regression tasks have a fixed loss and take neither.",
     )
-    early_stopping_patience: int | None = HfArg(default=None, help="Stop after N epochs without a better score.")
+    early_stopping_patience: int | None = HfArg(
+        default=None, help="Stop after N epochs without a better score."
+    )
     data_dir: str | None = HfArg(
-        default=None, help="Folder with <task>/<split>.jsonl (xnli/<language>/<split>.jsonl), instead of the Hub."
+        default=None,
+        help="Folder with <task>/<split>.jsonl (xnli/<language>/<split>.jsonl), instead of the Hub.",
     )
-    languages: list[str] | None = HfArg(default=None, help="Languages of XNLI. All fifteen by default.")
+    languages: list[str] | None = HfArg(
+        default=None, help="Languages of XNLI. All fifteen by default."
+    )
     train_split: str | None = HfArg(default=None, help="Split to train on. train by default.")
-    validation_split: str | None = HfArg(default=None, help="Split to score. validation by default.")
+    validation_split: str | None = HfArg(
+        default=None, help="Split to score. validation by default."
+    )
     train_file: str | None = HfArg(
-        default=None, help="Your own task: a .csv, .tsv, .jsonl, .json or .parquet to train on, also .gz."
+        default=None,
+        help="Your own task: a .csv, .tsv, .jsonl, .json or .parquet to train on, also .gz.",
     )
-    validation_file: str | None = HfArg(default=None, help="Rows scored after each epoch, in the same formats.")
-    dataset_name: str | None = HfArg(default=None, help="Your own task from a Hub dataset instead of files.")
+    validation_file: str | None = HfArg(
+        default=None, help="Rows scored after each epoch, in the same formats."
+    )
+    dataset_name: str | None = HfArg(
+        default=None, help="Your own task from a Hub dataset instead of files."
+    )
     dataset_config_name: str | None = HfArg(default=None, help="Configuration of dataset_name.")
-    test_file: str | None = HfArg(default=None, help="Rows to predict; without train_file, by a fine-tuned model.")
-    test_split: str | None = HfArg(default=None, help="Split of dataset_name to predict. test by default.")
-    text_columns: list[str] | None = HfArg(
-        default=None, help="One or two text columns. Default: sentence1 and sentence2, else text, else the only one."
+    test_file: str | None = HfArg(
+        default=None, help="Rows to predict; without train_file, by a fine-tuned model."
     )
-    label_column: str = HfArg(default="label", help="Column to predict: classes, numbers, or lists of labels.")
+    test_split: str | None = HfArg(
+        default=None, help="Split of dataset_name to predict. test by default."
+    )
+    text_columns: list[str] | None = HfArg(
+        default=None,
+        help="One or two text columns. Default: sentence1 and sentence2, else text, else the only one.",
+    )
+    label_column: str = HfArg(
+        default="label", help="Column to predict: classes, numbers, or lists of labels."
+    )
     problem_type: Literal["single_label", "multi_label", "regression"] | None = HfArg(
         default=None,
         help="Kind of labels. Default: multi_label for lists (in a .csv, comma-separated labels need this flag), regression "
@@ -114,9 +156,12 @@ class GlueArguments(LoadingArguments):
         help="Your own task: the score that selects the best epoch. A scikit-learn scorer or any name for `evaluate.load`. "
         "Default: accuracy, macro_f1 for several labels, spearmanr for a regression.",
     )
-    task_label: str | None = HfArg(default=None, help="Name of your own task in tables, cards and folders.")
+    task_label: str | None = HfArg(
+        default=None, help="Name of your own task in tables, cards and folders."
+    )
     max_seq_length: int | None = HfArg(
-        default=None, help="Maximum tokens of a row. Default: 128, or the trained length if the command only predicts."
+        default=None,
+        help="Maximum tokens of a row. Default: 128, or the trained length if the command only predicts.",
     )
     max_train_samples: int | None = HfArg(default=None, help="Train on the first N rows of a task.")
     max_eval_samples: int | None = HfArg(default=None, help="Score the first N rows of a split.")
@@ -125,8 +170,12 @@ class GlueArguments(LoadingArguments):
         metadata={"nargs": "?", "const": True},  # without a value
         help="Keep the best model of all seeds. Default: true for your own task, false for benchmarks.",
     )
-    report_only: bool = HfArg(default=False, help="Train nothing; write the tables of the runs in output_dir.")
-    ignore_mismatched_sizes: bool = HfArg(default=False, help="Replace a classification head of another size.")
+    report_only: bool = HfArg(
+        default=False, help="Train nothing; write the tables of the runs in output_dir."
+    )
+    ignore_mismatched_sizes: bool = HfArg(
+        default=False, help="Replace a classification head of another size."
+    )
 
     def __post_init__(self):
         if self.max_seq_length is None and not self.is_prediction_only:
@@ -144,7 +193,9 @@ class GlueArguments(LoadingArguments):
     @property
     def is_prediction_only(self) -> bool:
         """Whether an already fine-tuned model predicts the rows of ``test_file``."""
-        return bool(self.test_file) and not (self.tasks or self.train_file or self.validation_file or self.dataset_name)
+        return bool(self.test_file) and not (
+            self.tasks or self.train_file or self.validation_file or self.dataset_name
+        )
 
     def check_grid(self, training: "GlueTrainingArguments") -> None:
         """Refuse a grid without models or tasks. Not part of ``__post_init__``, since a report needs neither."""
@@ -159,7 +210,9 @@ class GlueArguments(LoadingArguments):
             wrong = "model_name_or_path is not given: name one or several checkpoints"
         elif (named_test := self.test_file or self.test_split) and not training.do_predict:
             wrong = f"test_file or test_split is {named_test!r} but do_predict is False: add --do_predict"
-        elif training.do_predict and not (alone or (self.is_own_task and (self.test_file or self.dataset_name))):
+        elif training.do_predict and not (
+            alone or (self.is_own_task and (self.test_file or self.dataset_name))
+        ):
             wrong = "do_predict is True but no rows are named: add --test_file to a task of your own, or to a fine-tuned model"
         elif needs_model and not (alone or self.keeps_models):
             wrong = "save_models is False, but --do_predict and --push_to_hub need a model: drop one of the two"
@@ -180,12 +233,20 @@ class GlueTrainingArguments(TrainingArguments):
     The fields repeated below have other defaults; ``dataloader_pin_memory`` is False without CUDA.
     """
 
-    eval_strategy: str = HfArg(default="epoch", help="Every epoch is scored; nothing else is accepted.")
+    eval_strategy: str = HfArg(
+        default="epoch", help="Every epoch is scored; nothing else is accepted."
+    )
     save_strategy: str = HfArg(default="no", help="No checkpoint is written; see --save_models.")
     per_device_eval_batch_size: int = HfArg(default=64, help="Rows scored at once on each device.")
-    logging_steps: float = HfArg(default=0.02, help="Share of the steps (below 1), or steps, between two logs.")
-    logging_nan_inf_filter: bool = HfArg(default=False, help="Omit losses that are not finite, which stop the run.")
-    hub_token: str | None = HfArg(default=None, repr=False, help="Hub token to push with. The stored login by default.")
+    logging_steps: float = HfArg(
+        default=0.02, help="Share of the steps (below 1), or steps, between two logs."
+    )
+    logging_nan_inf_filter: bool = HfArg(
+        default=False, help="Omit losses that are not finite, which stop the run."
+    )
+    hub_token: str | None = HfArg(
+        default=None, repr=False, help="Hub token to push with. The stored login by default."
+    )
 
     unread_flags = ("eval_strategy", "resume_from_checkpoint", "do_train", "do_eval")
 
@@ -197,7 +258,9 @@ class GlueTrainingArguments(TrainingArguments):
 
 def run_settings(grid: GlueArguments, args: GlueTrainingArguments) -> dict:
     """Return everything that changes the scores of a run besides model, task, seed and loss, as JSON values."""
-    settings = {"batch_size": args.train_batch_size * args.gradient_accumulation_steps * args.world_size}
+    settings = {
+        "batch_size": args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    }
     for name in TRAINING_SETTINGS:
         value = getattr(args, name)
         settings[name] = getattr(value, "value", value)

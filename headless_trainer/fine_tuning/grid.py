@@ -75,7 +75,9 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
         repository_name(training.hub_model_id, training.output_dir)
         if len(models) * len(tasks) > 1:
             several = f"the grid has {len(models)} models and {len(tasks)} tasks"
-            raise ValueError(f"push_to_hub is True but {several}: give one of each, or push a model by `hf upload`.")
+            raise ValueError(
+                f"push_to_hub is True but {several}: give one of each, or push a model by `hf upload`."
+            )
     loss = arguments.loss or (tasks[0].problem.losses[0] if arguments.is_own_task else "balanced")
     weights = {model.name: model.weights for model in models}
     own = training.output_dir, loss, run_settings(arguments, training), weights
@@ -91,13 +93,19 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     cut = {run.path.parent for run in pending if (run.path.with_suffix(".best") / SEED).is_file()}
     for run in runs if arguments.keeps_models and (pending or training.push_to_hub) else ():
         if run not in pending and not (run.path.with_name(BEST).is_dir() or run.path.parent in cut):
-            raise ValueError(f"save_models is True but {run} ended without a model: choose another --output_dir.")
+            raise ValueError(
+                f"save_models is True but {run} ended without a model: choose another --output_dir."
+            )
     for run in pending:  # other runs of the grid may be another process's
         alone_until_exit(run.path.parent, f".{run.path.stem}.lock")
     with first_process_first(training):
-        read = pending or arguments.train_file or arguments.data_dir  # files may have changed since the grid ended
+        read = (
+            pending or arguments.train_file or arguments.data_dir
+        )  # files may have changed since the grid ended
         data = {task: load_rows(task, arguments) for task in tasks} if read else {}
-    hashes = {task.name: rows_hash(task, train, *sets.values()) for task, (train, sets) in data.items()}
+    hashes = {
+        task.name: rows_hash(task, train, *sets.values()) for task, (train, sets) in data.items()
+    }
     check_settings(*own, hashes)
     return Grid(arguments, training, loss, runs, pending, data, hashes)
 
@@ -107,7 +115,9 @@ def load_rows(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, 
     train, sets = load_task(task, arguments)
     for rows in sets.values() if task.benchmark == OWN_TASK else ():
         check_metric(task, rows["label"][:])
-    logger.info("%s: %s rows to train on, %s to score", task.name, len(train), sum(map(len, sets.values())))
+    logger.info(
+        "%s: %s rows to train on, %s to score", task.name, len(train), sum(map(len, sets.values()))
+    )
     return train, sets
 
 
@@ -115,10 +125,15 @@ def choose_tasks(arguments: GlueArguments, do_predict: bool) -> list[Task]:
     if not arguments.is_own_task:
         return select_tasks(arguments.tasks, arguments.languages)
     parts = ["train", "validation", *["test"][:do_predict]]
-    places = [getattr(arguments, f"{part}_file") or getattr(arguments, f"{part}_split") or part for part in parts]
+    places = [
+        getattr(arguments, f"{part}_file") or getattr(arguments, f"{part}_split") or part
+        for part in parts
+    ]
     if len({*map(os.path.realpath, places)}) < len(places):
         said = ", ".join(map(" ".join, zip(parts, places, strict=True)))
-        raise ValueError(f"the same rows are named twice ({said}): the scores would come from training rows.")
+        raise ValueError(
+            f"the same rows are named twice ({said}): the scores would come from training rows."
+        )
     task = own_task(arguments)
     metric_of(task)
     losses = task.problem.losses
@@ -131,33 +146,58 @@ def choose_tasks(arguments: GlueArguments, do_predict: bool) -> list[Task]:
 def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
     """Check that every model can be fine-tuned on every task, by loading each once."""
     models = []
-    for name, source in zip(model_names(arguments.model_name_or_path), arguments.model_name_or_path, strict=True):
-        configs = {task.num_labels: classifiers.load_config(arguments, source, task.num_labels) for task in tasks}
+    for name, source in zip(
+        model_names(arguments.model_name_or_path), arguments.model_name_or_path, strict=True
+    ):
+        configs = {
+            task.num_labels: classifiers.load_config(arguments, source, task.num_labels)
+            for task in tasks
+        }
         tokenizer = load_tokenizer(arguments, source)
         for config in configs.values():
             classifiers.agree_on_tokens(tokenizer, config)
             check_length(config, arguments.max_seq_length)
         tokenizer.model_max_length = arguments.max_seq_length  # also for the saved tokenizer
         model, new = classifiers.load_classifier(arguments, source, config, tokenizer)
-        parts = ", ".join(sorted({each.rpartition(".")[0] for each in new})) or "nothing: it has its own classifier"
+        parts = (
+            ", ".join(sorted({each.rpartition(".")[0] for each in new}))
+            or "nothing: it has its own classifier"
+        )
         logger.info("%s: %s, new weights in %s", name, type(model).__name__, parts)
         for task in () if new else tasks:
             own = [str(each).lower() for each in configs[task.num_labels].id2label.values()]
-            if sorted(own) == sorted(wanted := [each.lower() for each in task.label_names or ()]) and own != wanted:
-                logger.warning("%s: its classifier starts with the classes of %s in another order.", name, task.name)
+            if (
+                sorted(own) == sorted(wanted := [each.lower() for each in task.label_names or ()])
+                and own != wanted
+            ):
+                logger.warning(
+                    "%s: its classifier starts with the classes of %s in another order.",
+                    name,
+                    task.name,
+                )
         models.append(Model(name, source, tokenizer, configs, fingerprint(source, config)))
     return models
 
 
 def model_names(sources: list[str]) -> list[str]:
     """Return a unique short name for each model: its folder's, with those of its run first for a checkpoint or a kept model."""
-    paths = [Path(source).resolve() if Path(source).is_dir() else Path(source) for source in sources]
+    paths = [
+        Path(source).resolve() if Path(source).is_dir() else Path(source) for source in sources
+    ]
     if len({*paths}) < len(paths):
-        raise ValueError(f"model_name_or_path is {sources}, which names a model twice: name each once.")
+        raise ValueError(
+            f"model_name_or_path is {sources}, which names a model twice: name each once."
+        )
     ends = range(1, max(len(path.parts) for path in paths) + 1)
-    length = next(length for length in ends if len({path.parts[-length:] for path in paths}) == len(paths))
+    length = next(
+        length for length in ends if len({path.parts[-length:] for path in paths}) == len(paths)
+    )
     names = []
     for path in paths:
-        above = (2 if path.name == BEST else path.name.startswith("checkpoint-")) if length == 1 else 0
-        names.append("_".join(part for part in path.parts[-length - above :] if part != path.anchor))
+        above = (
+            (2 if path.name == BEST else path.name.startswith("checkpoint-")) if length == 1 else 0
+        )
+        names.append(
+            "_".join(part for part in path.parts[-length - above :] if part != path.anchor)
+        )
     return names

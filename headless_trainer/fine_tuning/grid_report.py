@@ -26,7 +26,9 @@ def write_report(output_dir: str | Path) -> str:
     """Write ``results.md`` beside the results of a folder, and return its text."""
     output_dir, runs = Path(output_dir), read_runs(output_dir)
     if not runs:
-        raise ValueError(f"output_dir {str(output_dir)!r} holds no results (<loss>/<model>/<task>/seed_<s>.json).")
+        raise ValueError(
+            f"output_dir {str(output_dir)!r} holds no results (<loss>/<model>/<task>/seed_<s>.json)."
+        )
     tables: dict[str, list[dict]] = {}
     for run in sorted(runs, key=lambda run: [*BENCHMARK_NAMES].index(run["benchmark"])):
         title = BENCHMARK_NAMES[run["benchmark"]]
@@ -37,7 +39,10 @@ def write_report(output_dir: str | Path) -> str:
         tables.setdefault(f"{title}: {LOSS_TITLES[run['loss']].lower()}", []).append(run)
     parts = ["# Fine-tuning results"]
     for title, own in tables.items():
-        counts, epochs = pandas.DataFrame(own).value_counts(["model", "task"]), max(len(run["epochs"]) for run in own)
+        counts, epochs = (
+            pandas.DataFrame(own).value_counts(["model", "task"]),
+            max(len(run["epochs"]) for run in own),
+        )
         seeds = " to ".join(map(str, sorted({counts.min(), counts.max()})))
         how = f"Seeds of each model: {seeds}. Each score is the best of {count(epochs, 'epoch')} on the set that is scored."
         for name in "max_train_samples", "max_eval_samples":
@@ -55,7 +60,9 @@ def benchmark_table(runs: list[dict]) -> str:
     if runs[0]["benchmark"] != OWN_TASK:
         return score_table(scores_of(runs))
     names, lower = {runs[0]["task"]: metric_title(runs[0]["metric"])}, runs[0]["lower_is_better"]
-    return score_table(scores_of(runs), names=names, averaged=False, lower=lower, digits=".4g" if lower else ".2f")
+    return score_table(
+        scores_of(runs), names=names, averaged=False, lower=lower, digits=".4g" if lower else ".2f"
+    )
 
 
 def score_table(
@@ -74,12 +81,23 @@ def score_table(
     `results.scores_of`, ``names`` the column headings.
     """
     # Rows in the order of their numbers (checkpoint-5, checkpoint-10), columns in that of the paper's tables.
-    rows = sorted(scores["row"].unique(), key=lambda name: re.sub(r"\d+", lambda digits: digits[0].zfill(12), name))
-    columns = sorted(scores["column"].unique(), key=lambda name: ([*TASK_NAMES, name].index(name), name))
+    rows = sorted(
+        scores["row"].unique(),
+        key=lambda name: re.sub(r"\d+", lambda digits: digits[0].zfill(12), name),
+    )
+    columns = sorted(
+        scores["column"].unique(), key=lambda name: ([*TASK_NAMES, name].index(name), name)
+    )
     seeds = scores.groupby(["row", "column"])["score"].agg(["mean", "std"]).unstack()
     mean, deviation = (seeds[name].reindex(index=rows, columns=columns) for name in ("mean", "std"))
     if averaged:
-        error = scores.groupby(["row", "task", "seed"])["score"].sum().groupby(["row", "task"]).sem().unstack()
+        error = (
+            scores.groupby(["row", "task", "seed"])["score"]
+            .sum()
+            .groupby(["row", "task"])
+            .sem()
+            .unstack()
+        )
         mean[AVERAGE] = mean.mean(axis=1, skipna=False)
         deviation[AVERAGE] = (error**2).sum(axis=1, skipna=False) ** 0.5 / len(columns)
     best, worst = (mean.max(), mean.min())[:: -1 if lower else 1]
@@ -93,7 +111,11 @@ def score_table(
             text = f"**{text}**"
         if math.isnan(spread):
             return text
-        return f"{text} (±{spread:{digits}})" if column == AVERAGE else f"{text} ± {spread:{digits}}"
+        return (
+            f"{text} (±{spread:{digits}})" if column == AVERAGE else f"{text} ± {spread:{digits}}"
+        )
 
     lines = [[row, *(cell(row, column) for column in mean.columns)] for row in rows]
-    return markdown(["model", *(names.get(column, column) for column in mean.columns)], lines, left=1)
+    return markdown(
+        ["model", *(names.get(column, column) for column in mean.columns)], lines, left=1
+    )

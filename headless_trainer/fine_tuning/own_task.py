@@ -9,13 +9,25 @@ import pyarrow as pa
 from .glue_arguments import GlueArguments
 from .problems import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
 from .results import OWN_TASK
-from .task_rows import SEPARATOR, class_name, column_of, is_text, label_values, names_in, numbers_in, read_part
+from .task_rows import (
+    SEPARATOR,
+    class_name,
+    column_of,
+    is_text,
+    label_values,
+    names_in,
+    numbers_in,
+    read_part,
+)
 from .tasks import Task
 
 logger = logging.getLogger(__name__)
 
 TEXT_COLUMNS = (("sentence1", "sentence2"), ("sentence1",), ("text",))  # searched in this order
-MOST_CLASSES, ROWS_OF_CLASS = 50, 3  # more different whole numbers than this, each in few rows, are hardly classes
+MOST_CLASSES, ROWS_OF_CLASS = (
+    50,
+    3,
+)  # more different whole numbers than this, each in few rows, are hardly classes
 NEEDED = {
     SINGLE_LABEL: "one text or whole number a row",
     MULTI_LABEL: f"lists, or texts with {SEPARATOR!r} between the labels",
@@ -35,14 +47,20 @@ def own_task(arguments: GlueArguments) -> Task:
     return Task(name, OWN_TASK, columns, names, problem, arguments.metric or problem.metric)
 
 
-def find_text_columns(table: pa.Table, given: Sequence[str] | None, label_column: str, where: str) -> tuple[str, ...]:
+def find_text_columns(
+    table: pa.Table, given: Sequence[str] | None, label_column: str, where: str
+) -> tuple[str, ...]:
     """Return the text columns: those given, or those found if the choice is unique."""
     for name in given or ():
         column_of(table, name, where, "--text_columns")
     others = set(table.column_names) - {label_column}
-    if known := given or next((columns for columns in TEXT_COLUMNS if set(columns) <= others), None):
+    if known := given or next(
+        (columns for columns in TEXT_COLUMNS if set(columns) <= others), None
+    ):
         return tuple(known)
-    found = [field.name for field in table.schema if is_text(field.type) and field.name != label_column]
+    found = [
+        field.name for field in table.schema if is_text(field.type) and field.name != label_column
+    ]
     if len(found) != 1:
         raise ValueError(
             f"{where} has {len(found)} columns of text beside {label_column!r} ({', '.join(found)}): name one or two with "
@@ -69,7 +87,9 @@ def find_problem(values: Sequence, given: str | None, where: str) -> Problem:
     found = MULTI_LABEL if are_lists else REGRESSION if has_fractions else SINGLE_LABEL
     problem = PROBLEMS[given] if given else found
     fits = {
-        SINGLE_LABEL: not (has_fractions or any(isinstance(value, list | dict) for value in present)),
+        SINGLE_LABEL: not (
+            has_fractions or any(isinstance(value, list | dict) for value in present)
+        ),
         MULTI_LABEL: are_lists or all(isinstance(value, str) for value in present),
         REGRESSION: numbers is not None,
     }[problem]
@@ -88,7 +108,9 @@ def _class_names(column: pa.ChunkedArray, problem: Problem, where: str) -> tuple
         names = [class_name(value) for value in listed if str(value).strip()]
     else:
         values = [value for value in label_values(column) if value is not None]
-        found = {*(chain(*map(names_in, values)) if problem is MULTI_LABEL else map(class_name, values))}
+        found = {
+            *(chain(*map(names_in, values)) if problem is MULTI_LABEL else map(class_name, values))
+        }
         words = sorted(name for name in found if not name.removeprefix("-").isdecimal())
         names = [*sorted(found.difference(words), key=lambda name: (int(name), name)), *words]
     if len(names) < 2:

@@ -42,15 +42,21 @@ class Rows:
     labels: list
 
 
-Jobs = dict[str, tuple[str, Rows]]  # by the name of a model: its folder, and the rows that it predicts
+Jobs = dict[
+    str, tuple[str, Rows]
+]  # by the name of a model: its folder, and the rows that it predicts
 
 
 def read_rows(arguments: GlueArguments, task: Task) -> Rows:
     """Return the rows to predict, whose labels may be missing; find the text columns if the task does not name them."""
     table, where = read_part(arguments, "test")
     if taken := {"prediction", "probabilities"}.intersection(table.column_names):
-        raise ValueError(f"{where} has a column {min(taken)!r}, the name of what is predicted: rename it.")
-    task = replace(task, columns=find_text_columns(table, task.columns, arguments.label_column, where))
+        raise ValueError(
+            f"{where} has a column {min(taken)!r}, the name of what is predicted: rename it."
+        )
+    task = replace(
+        task, columns=find_text_columns(table, task.columns, arguments.label_column, where)
+    )
     texts, labels = to_texts(task, table, where), [None] * len(table)
     if arguments.label_column in table.column_names:
         labels = labels_of(task, table[arguments.label_column], where)
@@ -78,12 +84,25 @@ def _task_of_model(source: str, arguments: GlueArguments) -> Task:
     if arguments.max_seq_length:
         check_length(config, arguments.max_seq_length)
     problems = {problem.config_name: problem for problem in PROBLEMS.values()}
-    problem = problems.get(config.problem_type, REGRESSION if config.num_labels == 1 else SINGLE_LABEL)
-    names = None if problem is REGRESSION else tuple(config.id2label[index] for index in range(config.num_labels))
+    problem = problems.get(
+        config.problem_type, REGRESSION if config.num_labels == 1 else SINGLE_LABEL
+    )
+    names = (
+        None
+        if problem is REGRESSION
+        else tuple(config.id2label[index] for index in range(config.num_labels))
+    )
     columns = tuple(arguments.text_columns or getattr(config, "text_columns", ()))
     if known := TASKS.get(getattr(config, "benchmark_task", None)):
         return replace(known, columns=columns, metric=arguments.metric or known.metric)
-    return Task(arguments.task_label or OWN_TASK, OWN_TASK, columns, names, problem, arguments.metric or problem.metric)
+    return Task(
+        arguments.task_label or OWN_TASK,
+        OWN_TASK,
+        columns,
+        names,
+        problem,
+        arguments.metric or problem.metric,
+    )
 
 
 def of_grid(grid: Grid, rows: Rows) -> Jobs:
@@ -106,22 +125,32 @@ def run(jobs: Jobs, arguments: GlueArguments, training: GlueTrainingArguments) -
             continue
         path = Path(training.output_dir, "predictions", f"{name}.jsonl")
         write_whole(path, as_text(rows.task, rows.table, scores).encode())
-        logger.info("%s: predictions for %s rows of %s in %s", name, f"{len(scores):,}", rows.named, path)
+        logger.info(
+            "%s: predictions for %s rows of %s in %s", name, f"{len(scores):,}", rows.named, path
+        )
         scores_path = path.with_name(f"{name}_scores.json")
         scores_path.unlink(missing_ok=True)  # of other rows
         if any(label is not None for label in rows.labels):
-            write_whole(scores_path, (json.dumps(_scored(name, rows, scores), indent=1) + "\n").encode())
+            write_whole(
+                scores_path, (json.dumps(_scored(name, rows, scores), indent=1) + "\n").encode()
+            )
 
 
-def predict(source: str, rows: Rows, arguments: GlueArguments, training: GlueTrainingArguments) -> np.ndarray:
+def predict(
+    source: str, rows: Rows, arguments: GlueArguments, training: GlueTrainingArguments
+) -> np.ndarray:
     """Return ``(N, C)`` scores of the rows, in order."""
     config = classifiers.load_config(arguments, source)
     tokenizer = load_tokenizer(arguments, source)
     classifiers.agree_on_tokens(tokenizer, config)
-    length = arguments.max_seq_length or min(tokenizer.model_max_length, usable_positions(config) or LONGEST)
+    length = arguments.max_seq_length or min(
+        tokenizer.model_max_length, usable_positions(config) or LONGEST
+    )
     model, new = classifiers.load_classifier(arguments, source, config, tokenizer)
     if new:
-        raise ValueError(f"model_name_or_path {source!r} lacks classifier weights such as {new[0]!r}: fine-tune it.")
+        raise ValueError(
+            f"model_name_or_path {source!r} lacks classifier weights such as {new[0]!r}: fine-tune it."
+        )
     no_labels = [[] if rows.task.problem is MULTI_LABEL else 0] * len(rows.texts)
     texts = datasets.Dataset(pa.table({"texts": pa.array(rows.texts, TEXTS), "label": no_labels}))
     encoded = encode_rows(texts, rows.task, tokenizer, config, length)
@@ -133,7 +162,13 @@ def _scored(name: str, rows: Rows, scores: np.ndarray) -> dict:
     labelled = [row for row, label in enumerate(rows.labels) if label is not None]
     references = task.problem.encode([rows.labels[row] for row in labelled], task.num_labels)
     scored = score_outputs(task, scores[labelled], references, f"on {rows.named}")
-    result = {"model": name, "task": task.name, **metric_facts(task), "rows_of": rows.named, "rows": len(labelled)}
+    result = {
+        "model": name,
+        "task": task.name,
+        **metric_facts(task),
+        "rows_of": rows.named,
+        "rows": len(labelled),
+    }
     said = ", ".join(map(" ".join, figures(result, scored).items()))
     logger.info("%s: %s on the %s of them that have labels", name, said, f"{len(labelled):,}")
     return result | scored
@@ -146,11 +181,19 @@ def as_text(task: Task, table: pa.Table, scores: np.ndarray) -> str:
     ``probabilities`` by name.
     """
     outputs = task.problem.outputs(torch.from_numpy(scores).double()).numpy()
-    predicted, names, rows = task.problem.predictions(outputs).tolist(), task.label_names, table.to_pylist()
-    for row, prediction, output in zip(rows, predicted, outputs.round(DECIMALS).tolist(), strict=True):
+    predicted, names, rows = (
+        task.problem.predictions(outputs).tolist(),
+        task.label_names,
+        table.to_pylist(),
+    )
+    for row, prediction, output in zip(
+        rows, predicted, outputs.round(DECIMALS).tolist(), strict=True
+    ):
         if names is None:
             row["prediction"] = output[0]
             continue
-        row["prediction"] = names[prediction] if task.problem is SINGLE_LABEL else [*compress(names, prediction)]
+        row["prediction"] = (
+            names[prediction] if task.problem is SINGLE_LABEL else [*compress(names, prediction)]
+        )
         row["probabilities"] = dict(zip(names, output, strict=True))
     return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)

@@ -20,10 +20,14 @@ class Problem:
     name: str  # in ``--problem_type``
     config_name: str  # in ``problem_type`` of transformers' configurations
     losses: tuple[str, ...]  # possible ones, the default first
-    loss_sum: Callable[[Tensor, Tensor], Tensor]  # from ``(N, C)`` scores and labels to the summed loss of all labels
+    loss_sum: Callable[
+        [Tensor, Tensor], Tensor
+    ]  # from ``(N, C)`` scores and labels to the summed loss of all labels
     outputs: Callable[[Tensor], Tensor]  # from ``(N, C)`` scores to probabilities, or the number
     predictions: Callable[[np.ndarray], np.ndarray]  # from outputs to labels in their original form
-    encode: Callable[[Sequence, int], np.ndarray]  # from labels and the number of classes to the array for the loss
+    encode: Callable[
+        [Sequence, int], np.ndarray
+    ]  # from labels and the number of classes to the array for the loss
     metric: str  # the default score
 
 

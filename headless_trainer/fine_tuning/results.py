@@ -22,7 +22,10 @@ import pandas
 
 from ..runtime.checkpoints import write_whole
 
-BEST, SEED = "best", "seed.json"  # the folder of the best model of all seeds; its file with the seed and score
+BEST, SEED = (
+    "best",
+    "seed.json",
+)  # the folder of the best model of all seeds; its file with the seed and score
 OWN_TASK = "user"  # the benchmark of a user's own task, and the default name of the task
 # Benchmarks' names in tables, in order.
 BENCHMARK_NAMES = {"glue": "GLUE", "super_glue": "SuperGLUE", "xnli": "XNLI", OWN_TASK: "Own task"}
@@ -48,7 +51,9 @@ def read_run(path: Path) -> dict:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{str(path)!r} is damaged ({error}): delete it, and repeat the command.") from error
+        raise ValueError(
+            f"{str(path)!r} is damaged ({error}): delete it, and repeat the command."
+        ) from error
 
 
 def read_runs(output_dir: str | Path) -> list[dict]:
@@ -56,7 +61,9 @@ def read_runs(output_dir: str | Path) -> list[dict]:
     return [read_run(path) for path in sorted(Path(output_dir).glob("*/*/*/seed_*.json"))]
 
 
-def check_settings(output_dir: str, loss: str, settings: dict, weights: dict[str, str], rows: dict[str, str]) -> None:
+def check_settings(
+    output_dir: str, loss: str, settings: dict, weights: dict[str, str], rows: dict[str, str]
+) -> None:
     """Refuse to put runs of other settings, or of other weights or rows under the same name, into one table.
 
     Only results of the same ``loss`` are compared. ``weights`` are the fingerprints of the models, by their names, and ``rows``
@@ -68,7 +75,9 @@ def check_settings(output_dir: str, loss: str, settings: dict, weights: dict[str
             "weights": weights.get(run["model"], own["weights"]),
             "rows": rows.get(run["task"], own["rows"]),
         }
-        own |= {name: value for name, value in run["settings"].items() if name != "hash of the files"}  # of old runs
+        own |= {
+            name: value for name, value in run["settings"].items() if name != "hash of the files"
+        }  # of old runs
         if name := next((name for name in own | new if own.get(name) != new.get(name)), None):
             raise ValueError(
                 f"output_dir {output_dir!r} holds {run['model']}/{run['task']}/seed_{run['seed']} with {name} "
@@ -78,7 +87,9 @@ def check_settings(output_dir: str, loss: str, settings: dict, weights: dict[str
 
 def selection_score(run: dict, epoch: dict) -> float:
     """Return the score that chooses the best epoch."""
-    return statistics.fmean(epoch["sets"][key]["metrics"][run["metric"]] for key in run["selected_on"])
+    return statistics.fmean(
+        epoch["sets"][key]["metrics"][run["metric"]] for key in run["selected_on"]
+    )
 
 
 def best_epoch(run: dict) -> int:
@@ -131,6 +142,9 @@ def scores_of(runs: Iterable[dict]) -> pandas.DataFrame:
     found = []
     for run in runs:
         for name, each in best_sets(run).items():
-            column, score = name if run["benchmark"] == "xnli" else run["task"], each["metrics"][run["metric"]]
+            column, score = (
+                name if run["benchmark"] == "xnli" else run["task"],
+                each["metrics"][run["metric"]],
+            )
             found.append((run["model"], column, shown(run, score), run["task"], run["seed"]))
     return pandas.DataFrame(found, columns=["row", "column", "score", "task", "seed"])

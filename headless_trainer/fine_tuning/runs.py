@@ -24,7 +24,18 @@ from .classifiers import load_classifier
 from .glue_arguments import GlueArguments, run_settings
 from .grid import Grid, Run
 from .problems import REGRESSION
-from .results import BEST, OWN_TASK, SEED, best_epoch, figures, merit, read_run, selection_score, shown, write_run
+from .results import (
+    BEST,
+    OWN_TASK,
+    SEED,
+    best_epoch,
+    figures,
+    merit,
+    read_run,
+    selection_score,
+    shown,
+    write_run,
+)
 from .task_scores import metric_facts, score_outputs
 
 logger = logging.getLogger(__name__)
@@ -40,7 +51,9 @@ def run_grid(grid: Grid) -> None:
     for (task, model), runs in groupby(grid.pending, key=lambda run: (run.task, run.model)):
         rows, held_out = grid.data[task]
         config, length = model.configs[task.num_labels], grid.arguments.max_seq_length
-        encode = partial(encode_rows, task=task, tokenizer=model.tokenizer, config=config, max_seq_length=length)
+        encode = partial(
+            encode_rows, task=task, tokenizer=model.tokenizer, config=config, max_seq_length=length
+        )
         train, sets = encode(rows), {name: encode(each) for name, each in held_out.items()}
         for run in runs:
             result = run_one(run, grid, train, sets)
@@ -50,7 +63,15 @@ def run_grid(grid: Grid) -> None:
             done += 1
             best, score = result["best_epoch"] + 1, shown(result, result["score"])
             took = result["train_seconds"] + result["evaluation_seconds"]
-            logger.info("%s: %.4g after epoch %s (%.0f s; %s of %s runs)", run, score, best, took, done, len(grid.runs))
+            logger.info(
+                "%s: %.4g after epoch %s (%.0f s; %s of %s runs)",
+                run,
+                score,
+                best,
+                took,
+                done,
+                len(grid.runs),
+            )
     on_first_process(lambda: finish(grid))
 
 
@@ -85,9 +106,15 @@ def run_one(run: Run, grid: Grid, train: Dataset, sets: dict[str, Dataset]) -> d
         "train_seconds": seconds, "train_samples_per_second": trainer.state.epoch * len(train) / seconds,
         "evaluation_seconds": scorer.seconds, "versions": {name: metadata.version(name) for name in PACKAGES},
     }  # fmt: skip
-    if trainer.args.should_save and grid.arguments.keeps_models and (folder := keep_model(run, result)):
+    if (
+        trainer.args.should_save
+        and grid.arguments.keeps_models
+        and (folder := keep_model(run, result))
+    ):
         args = grid.training
-        name = repository_name(args.hub_model_id, args.output_dir) if args.push_to_hub else folder.name
+        name = (
+            repository_name(args.hub_model_id, args.output_dir) if args.push_to_hub else folder.name
+        )
         write_classifier_card(folder, name, run, trainer.model, result)
     return result
 
@@ -104,10 +131,16 @@ def make_trainer(run: Run, grid: Grid, train: Dataset) -> ClassificationTrainer:
     config.text_columns = list(task.columns)  # for `predictions`, and for users of the model
     config.benchmark_task = None if task.benchmark == OWN_TASK else task.name
     # A candidate of a multiple choice also has a score: transformers does not load its own class with a single output.
-    config.problem_type = REGRESSION.config_name if task.num_labels == 1 else task.problem.config_name
-    model, _ = load_classifier(grid.arguments, run.model.source, config, run.model.tokenizer, run.seed)
+    config.problem_type = (
+        REGRESSION.config_name if task.num_labels == 1 else task.problem.config_name
+    )
+    model, _ = load_classifier(
+        grid.arguments, run.model.source, config, run.model.tokenizer, run.seed
+    )
     args.seed = run.seed
-    return quiet_trainer(model, args, loss=grid.loss, train_dataset=train, processing_class=run.model.tokenizer)
+    return quiet_trainer(
+        model, args, loss=grid.loss, train_dataset=train, processing_class=run.model.tokenizer
+    )
 
 
 def quiet_trainer(model, args, **kwargs) -> ClassificationTrainer:
@@ -131,7 +164,12 @@ class EpochScorer(TrainerCallback):
         self.trainer, self.run, self.sets, self.arguments = trainer, run, sets, arguments
         task, language = run.task, run.task.train_language
         selected_on = [language] if language in sets else list(sets)
-        self.result = {"benchmark": task.benchmark, **metric_facts(task), "selected_on": selected_on, "epochs": []}
+        self.result = {
+            "benchmark": task.benchmark,
+            **metric_facts(task),
+            "selected_on": selected_on,
+            "epochs": [],
+        }
         self.seconds = 0.0
 
     def on_epoch_end(self, args, state, control, **kwargs):
@@ -139,15 +177,24 @@ class EpochScorer(TrainerCallback):
         sets = {}
         for name, rows in self.sets.items():
             scores, labels, _ = self.trainer.predict(rows)
-            sets[name] = score_outputs(self.run.task, scores, labels, f"after step {state.global_step}")
+            sets[name] = score_outputs(
+                self.run.task, scores, labels, f"after step {state.global_step}"
+            )
         epochs.append({"epoch": len(epochs) + 1, "step": state.global_step, "sets": sets})
         waited = len(epochs) - 1 - best_epoch(self.result)
         if waited == 0 and self.arguments.keeps_models:
             self.trainer.save_model(str(self.run.path.with_suffix(".best")))
         scored, of = sets[self.result["selected_on"][0]], math.ceil(state.num_train_epochs)
-        scores = ", ".join(map(" ".join, figures(self.result, scored).items())) + ", best so far" * (waited == 0)
-        logger.info("%s, epoch %s/%s: loss %.4g, %s", self.run, len(epochs), of, scored["loss"], scores)
-        if self.arguments.early_stopping_patience and waited >= self.arguments.early_stopping_patience:
+        scores = ", ".join(
+            map(" ".join, figures(self.result, scored).items())
+        ) + ", best so far" * (waited == 0)
+        logger.info(
+            "%s, epoch %s/%s: loss %.4g, %s", self.run, len(epochs), of, scored["loss"], scores
+        )
+        if (
+            self.arguments.early_stopping_patience
+            and waited >= self.arguments.early_stopping_patience
+        ):
             control.should_training_stop = True
         self.seconds += time.perf_counter() - start
 
@@ -165,7 +212,9 @@ def keep_model(run: Run, result: dict) -> Path | None:
             shutil.rmtree(saved)
             return None
     write_run(saved / SEED, {"seed": run.seed, "score": result["score"]})
-    shutil.rmtree(folder, ignore_errors=True)  # a worse model, or this one of a run that was killed before its scores
+    shutil.rmtree(
+        folder, ignore_errors=True
+    )  # a worse model, or this one of a run that was killed before its scores
     return saved.rename(folder)
 
 

@@ -37,15 +37,21 @@ def read_part(arguments: GlueArguments, part: str) -> tuple[pa.Table, str]:
     if file := getattr(arguments, f"{part}_file"):
         return _read_file(f"{part}_file", file)
     split = getattr(arguments, f"{part}_split") or part
-    rows, where = _read_dataset(arguments, arguments.dataset_name, arguments.dataset_config_name, split)
+    rows, where = _read_dataset(
+        arguments, arguments.dataset_name, arguments.dataset_config_name, split
+    )
     table = rows.with_format("arrow")[:]
     for name, feature in rows.features.items():
         if names := getattr(getattr(feature, "feature", feature), "names", None):
-            table = table.set_column(table.column_names.index(name), name, _class_names(table[name], names))
+            table = table.set_column(
+                table.column_names.index(name), name, _class_names(table[name], names)
+            )
     return table, where
 
 
-def read_benchmark(arguments: GlueArguments, task: Task, config: str, split: str) -> tuple[pa.Table, str]:
+def read_benchmark(
+    arguments: GlueArguments, task: Task, config: str, split: str
+) -> tuple[pa.Table, str]:
     """Return all rows of a benchmark's split, with class numbers, and its name in messages."""
     if arguments.data_dir is None:
         rows, where = _read_dataset(arguments, HUB_DATASETS[task.benchmark], config, split)
@@ -59,13 +65,21 @@ def _read_file(argument: str, file: str) -> tuple[pa.Table, str]:
     if not len(table):
         raise ValueError(f"{where} holds no rows. Name one with rows.")
     if extension(file) in SEPARATORS:  # they do not distinguish an empty text from a missing one
-        table = pa.table({name: pc.fill_null(table[name].cast(pa.string()), "") for name in table.column_names})
+        table = pa.table(
+            {name: pc.fill_null(table[name].cast(pa.string()), "") for name in table.column_names}
+        )
     return table, where
 
 
-def _read_dataset(arguments: GlueArguments, name: str, config: str | None, split: str) -> tuple[datasets.Dataset, str]:
+def _read_dataset(
+    arguments: GlueArguments, name: str, config: str | None, split: str
+) -> tuple[datasets.Dataset, str]:
     where = f"split {split!r} of dataset {name!r}" + (f" ({config})" if config else "")
-    settings = {"split": split, "token": arguments.token, "cache_dir": cache_of(name, config, arguments.cache_dir)}
+    settings = {
+        "split": split,
+        "token": arguments.token,
+        "cache_dir": cache_of(name, config, arguments.cache_dir),
+    }
     # If a dataset's own files are a script, which `datasets` no longer runs, the Hub keeps a copy in Parquet.
     revision = {"revision": "refs/convert/parquet"} if name == HUB_DATASETS["super_glue"] else {}
     return datasets.load_dataset(name, config, **revision, **settings), where
@@ -76,15 +90,21 @@ def _class_names(column: pa.ChunkedArray, names: Sequence[str]) -> pa.ChunkedArr
     if pa.types.is_integer(column.type):
         numbers = pc.if_else(pc.less(column, 0), None, column.cast(pa.int32())).combine_chunks()
         return pa.chunked_array([pa.DictionaryArray.from_arrays(numbers, pa.array(names))])
-    lists = [None if row is None else [names[number] for number in row] for row in column.to_pylist()]
+    lists = [
+        None if row is None else [names[number] for number in row] for row in column.to_pylist()
+    ]
     return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])
 
 
-def column_of(table: pa.Table, name: str, where: str, flag: str = "--label_column") -> pa.ChunkedArray:
+def column_of(
+    table: pa.Table, name: str, where: str, flag: str = "--label_column"
+) -> pa.ChunkedArray:
     """Return a column of a table; ``flag`` would name another one."""
     if name not in table.column_names:
         listing = ", ".join(f"{field.name} ({field.type})" for field in table.schema)
-        raise ValueError(f"{where} has no column {name!r}, only: {listing}. Name another with {flag}.")
+        raise ValueError(
+            f"{where} has no column {name!r}, only: {listing}. Name another with {flag}."
+        )
     return table[name]
 
 
@@ -95,7 +115,9 @@ def is_text(kind: pa.DataType) -> bool:
 # Rows ------------------------------------------------------------------------------------------------------------------
 
 
-def load_task(task: Task, arguments: GlueArguments) -> tuple[datasets.Dataset, dict[str, datasets.Dataset]]:
+def load_task(
+    task: Task, arguments: GlueArguments
+) -> tuple[datasets.Dataset, dict[str, datasets.Dataset]]:
     """Return the training rows of a task, and the sets of rows to score by name: ``validation``, or the XNLI languages.
 
     Their columns are ``texts`` (`to_texts`) and ``label`` (`labels_of`).
@@ -114,7 +136,10 @@ def load_task(task: Task, arguments: GlueArguments) -> tuple[datasets.Dataset, d
         )
 
     def load(config: str, splits: Sequence[str], most: int | None) -> datasets.Dataset:
-        parts = [_rows(task, *read_benchmark(arguments, task, config, split), "label") for split in splits]
+        parts = [
+            _rows(task, *read_benchmark(arguments, task, config, split), "label")
+            for split in splits
+        ]
         return datasets.concatenate_datasets([first_rows(part, most) for part in parts])
 
     train = load(task.train_language or task.name, [train_split], arguments.max_train_samples)
@@ -128,9 +153,13 @@ def _rows(task: Task, table: pa.Table, where: str, label_column: str) -> dataset
     labels = labels_of(task, column_of(table, label_column, where), where)
     missing = labels.count(None)
     if missing == len(labels):
-        raise ValueError(f"{where} has no row with a label, like test sets of benchmarks. Choose another.")
+        raise ValueError(
+            f"{where} has no row with a label, like test sets of benchmarks. Choose another."
+        )
     if missing:
-        logger.warning("%d of %d rows of %s have no label and are skipped.", missing, len(labels), where)
+        logger.warning(
+            "%d of %d rows of %s have no label and are skipped.", missing, len(labels), where
+        )
     texts = pa.array(to_texts(task, table, where), TEXTS)
     return datasets.Dataset(pa.table({"texts": texts, "label": pa.array(labels)}).drop_null())
 
@@ -157,12 +186,20 @@ def to_texts(task: Task, table: pa.Table, where: str) -> list[list[list[str]]]:
         column = column_of(table, name, where, "--text_columns")
         column = column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
         if column.null_count or not is_text(column.type):
-            row = f"row {pc.index(pc.is_null(column), True).as_py()} of " if column.null_count else ""
-            raise ValueError(f"{row}the column {name!r} of {where} must hold text, got {column.type}.")
+            row = (
+                f"row {pc.index(pc.is_null(column), True).as_py()} of " if column.null_count else ""
+            )
+            raise ValueError(
+                f"{row}the column {name!r} of {where} must hold text, got {column.type}."
+            )
         columns.append(column.to_pylist())
     if task.form == "wic":
         columns += [column_of(table, name, where).to_pylist() for name in MARK_COLUMNS]
-    forms: dict[str, Callable] = {"segments": lambda *segments: [[*segments]], "wic": _marked, "copa": _sentences}
+    forms: dict[str, Callable] = {
+        "segments": lambda *segments: [[*segments]],
+        "wic": _marked,
+        "copa": _sentences,
+    }
     return [forms[task.form](*values) for values in zip(*columns, strict=True)]
 
 
@@ -189,7 +226,10 @@ def _sentences(premise: str, first: str, second: str, question: str) -> list[lis
 
 def label_values(column: pa.ChunkedArray) -> list:
     """Read a column of labels, with None for empty ones: null, nan, an empty text, or NA among numbers as text."""
-    values = [None if value != value or str(value).strip() == "" else value for value in column.to_pylist()]
+    values = [
+        None if value != value or str(value).strip() == "" else value
+        for value in column.to_pylist()
+    ]
     if numbers_in(values) is None:
         return values
     return [None if str(value).strip().lower() in MISSING else value for value in values]
@@ -197,7 +237,9 @@ def label_values(column: pa.ChunkedArray) -> list:
 
 def numbers_in(values: Sequence) -> list[float] | None:
     """Return labels as numbers, without missing ones; None if one is a list, a truth value or another text."""
-    present = [value for value in values if value is not None and str(value).strip().lower() not in MISSING]
+    present = [
+        value for value in values if value is not None and str(value).strip().lower() not in MISSING
+    ]
     try:
         numbers = [float(value) for value in present if not isinstance(value, bool)]
     except (TypeError, ValueError):
@@ -217,7 +259,9 @@ def names_in(value: str | Sequence) -> list[str]:
     parts = [part.strip() for part in value.split(SEPARATOR)] if isinstance(value, str) else value
     names = [class_name(part) for part in parts if part != ""]
     if None in parts or len(set(names)) < len(names):
-        raise ValueError(f"label {value!r} must list the names of its labels, each once, not a zero or one for each.")
+        raise ValueError(
+            f"label {value!r} must list the names of its labels, each once, not a zero or one for each."
+        )
     return names
 
 
@@ -225,9 +269,13 @@ def labels_of(task: Task, column: pa.ChunkedArray, where: str) -> list:
     """Return the labels of a column as input for `problems.Problem.encode`, or None if there are none."""
     values, problem = label_values(column), task.problem
     numbers = {name: index for index, name in enumerate(task.label_names or ())}
-    if task.benchmark != OWN_TASK:  # benchmarks also have class numbers, and names such as True and False
+    if (
+        task.benchmark != OWN_TASK
+    ):  # benchmarks also have class numbers, and names such as True and False
         values = [None if value == UNLABELLED else value for value in values]
-        numbers |= {other: index for name, index in numbers.items() for other in (str(index), name.lower())}
+        numbers |= {
+            other: index for name, index in numbers.items() for other in (str(index), name.lower())
+        }
     # An empty cell is ambiguous: it means no label if other cells have labels, and a missing answer if all are empty.
     if problem is MULTI_LABEL and any(values) and any(isinstance(value, str) for value in values):
         values = [value or "" for value in values]
@@ -243,7 +291,9 @@ def labels_of(task: Task, column: pa.ChunkedArray, where: str) -> list:
         except (KeyError, TypeError, ValueError) as error:
             listed = ", ".join([*numbers][:LABELS_SHOWN]) + ", ..." * (len(numbers) > LABELS_SHOWN)
             must = "be a finite number" if problem is REGRESSION else f"be of {listed}"
-            raise ValueError(f"row {row} of {where} has label {value!r:.300}, which must {must}.") from error
+            raise ValueError(
+                f"row {row} of {where} has label {value!r:.300}, which must {must}."
+            ) from error
     return found
 
 

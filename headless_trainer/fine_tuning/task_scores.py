@@ -30,8 +30,16 @@ class Metric:
 
     def value(self, problem: Problem, labels: np.ndarray, outputs: np.ndarray) -> float:
         """Compute the figure from labels and outputs in the form of `Problem`; classes without predictions count as 0."""
-        names = self.module.features[0] if isinstance(self.module.features, list) else self.module.features
-        given = {"references": labels, "predictions": problem.predictions(outputs), "prediction_scores": outputs}
+        names = (
+            self.module.features[0]
+            if isinstance(self.module.features, list)
+            else self.module.features
+        )
+        given = {
+            "references": labels,
+            "predictions": problem.predictions(outputs),
+            "prediction_scores": outputs,
+        }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = self.module.compute(**{name: given[name] for name in names})
@@ -42,7 +50,11 @@ class Metric:
     def fault(self, problem: Problem, labels: np.ndarray, outputs: np.ndarray) -> str | None:
         """Why there is no value."""
         try:
-            return None if math.isfinite(self.value(problem, labels, outputs)) else "it is not defined there"
+            return (
+                None
+                if math.isfinite(self.value(problem, labels, outputs))
+                else "it is not defined there"
+            )
         except Exception as error:  # noqa: BLE001  whatever a metric says of labels that it is not for
             return str(error).partition("\n")[0].rstrip(".")
 
@@ -61,12 +73,22 @@ def find_metric(metric: str, problem: Problem, classes: int) -> Metric:
     """
     name, ours = name_of(metric), named_score.known_name(metric)
     try:
-        module = evaluate.load(*((named_score.__file__, name) if ours else (metric,)), keep_in_memory=True)
+        module = evaluate.load(
+            *((named_score.__file__, name) if ours else (metric,)), keep_in_memory=True
+        )
     except (OSError, ImportError) as error:
-        raise ValueError(f"metric is {metric!r}, which cannot be loaded: {str(error).splitlines()[0]}") from error
+        raise ValueError(
+            f"metric is {metric!r}, which cannot be loaded: {str(error).splitlines()[0]}"
+        ) from error
     found, numbers = Metric(name, module), np.array([0.5, 1.25, 2.5, 3.75])
-    if ours and problem is not REGRESSION and not found.fault(REGRESSION, numbers, numbers[::-1, None]):
-        raise ValueError(f"metric is {metric!r}, a score for numbers, but the labels are classes: choose another.")
+    if (
+        ours
+        and problem is not REGRESSION
+        and not found.fault(REGRESSION, numbers, numbers[::-1, None])
+    ):
+        raise ValueError(
+            f"metric is {metric!r}, a score for numbers, but the labels are classes: choose another."
+        )
     draw, some = np.random.default_rng(0), min(classes, 50)
     if problem is REGRESSION:  # positive, as some metrics require
         right = (labels := draw.uniform(0.1, 1.0, 60))[:, None]
@@ -76,11 +98,15 @@ def find_metric(metric: str, problem: Problem, classes: int) -> Metric:
         right = 0.9 * np.eye(some)[labels := np.arange(60) % some] + 0.1 / some
     fault = found.fault(problem, labels, right)
     if not fault:
-        good, bad = (found.value(problem, labels, outputs) for outputs in (right, draw.permutation(right)))
+        good, bad = (
+            found.value(problem, labels, outputs) for outputs in (right, draw.permutation(right))
+        )
         if good != bad:
             return Metric(name, module, lower_is_better=good < bad)
         fault = f"it is {good:g} for correct and for wrong predictions"
-    raise ValueError(f"metric is {metric!r}, not one for a {problem.name} task of {classes} classes ({fault}).")
+    raise ValueError(
+        f"metric is {metric!r}, not one for a {problem.name} task of {classes} classes ({fault})."
+    )
 
 
 def metric_of(task: Task) -> Metric:
@@ -95,8 +121,12 @@ def metric_facts(task: Task) -> dict:
 def check_metric(task: Task, labels: Sequence) -> None:
     """Refuse a metric that has no value on rows with these labels, by trying it on random outputs."""
     outputs = np.random.default_rng(0).random((len(labels), task.num_classes))
-    outputs /= outputs.sum(axis=1, keepdims=True) if task.label_names else -0.1  # numbers may be negative
-    if fault := metric_of(task).fault(task.problem, task.problem.encode(labels, task.num_classes), outputs):
+    outputs /= (
+        outputs.sum(axis=1, keepdims=True) if task.label_names else -0.1
+    )  # numbers may be negative
+    if fault := metric_of(task).fault(
+        task.problem, task.problem.encode(labels, task.num_classes), outputs
+    ):
         raise ValueError(
             f"metric is {task.metric!r}, which has no value on the {len(labels):,} rows to score: {fault}. Choose another."
         )
@@ -115,9 +145,14 @@ def score_outputs(task: Task, scores: np.ndarray, labels: np.ndarray, when: str)
             "warmup_steps or lower max_grad_norm."
         )
     problem = task.problem
-    loss = problem.loss_sum(scores, labels.double() if labels.is_floating_point() else labels) / labels.numel()
+    loss = (
+        problem.loss_sum(scores, labels.double() if labels.is_floating_point() else labels)
+        / labels.numel()
+    )
     outputs, references, found = problem.outputs(scores).numpy(), labels.numpy(), {}
-    for metric in dict.fromkeys([task.metric, *task.further, *["macro_f1"][: task.label_names is not None]]):
+    for metric in dict.fromkeys(
+        [task.metric, *task.further, *["macro_f1"][: task.label_names is not None]]
+    ):
         value = find_metric(metric, problem, task.num_classes).value(problem, references, outputs)
         if not math.isfinite(value):
             raise FloatingPointError(
@@ -127,7 +162,9 @@ def score_outputs(task: Task, scores: np.ndarray, labels: np.ndarray, when: str)
         found[name_of(metric)] = value
     scored = {"metrics": found, "loss": loss.item()}
     if problem is SINGLE_LABEL:
-        scored["calibration_error"] = calibration_error(outputs.max(axis=1), problem.predictions(outputs) == references)
+        scored["calibration_error"] = calibration_error(
+            outputs.max(axis=1), problem.predictions(outputs) == references
+        )
     return scored
 
 
@@ -139,4 +176,6 @@ def calibration_error(confidence: np.ndarray, right: np.ndarray, bins: int = 15)
     that of the correct class. Source: https://arxiv.org/abs/1706.04599, section 2.
     """
     own_bin = np.searchsorted(np.linspace(0.0, 1.0, bins + 1), confidence, side="left")
-    return float(pandas.Series(confidence - right).groupby(own_bin).sum().abs().sum() / len(confidence))
+    return float(
+        pandas.Series(confidence - right).groupby(own_bin).sum().abs().sum() / len(confidence)
+    )

@@ -16,7 +16,9 @@ class Task:
     name: str
     benchmark: str  # in `results.BENCHMARK_NAMES`
     columns: tuple[str, ...]  # of the texts
-    label_names: tuple[str, ...] | None  # the classes in the order of their numbers, None for regression
+    label_names: (
+        tuple[str, ...] | None
+    )  # the classes in the order of their numbers, None for regression
     problem: Problem = SINGLE_LABEL
     metric: str = "accuracy"  # the score in the paper's tables 1 and 2
     further: tuple[str, ...] = ()  # scores of the benchmark itself
@@ -44,10 +46,14 @@ _TRUTH = ("False", "True")
 _BOTH = {"evaluation_splits": ("validation_matched", "validation_mismatched")}
 
 GLUE = (
-    Task("cola", "glue", ("sentence",), ("unacceptable", "acceptable"), metric="matthews_correlation"),
+    Task(
+        "cola", "glue", ("sentence",), ("unacceptable", "acceptable"), metric="matthews_correlation"
+    ),
     Task("sst2", "glue", ("sentence",), ("negative", "positive")),
     Task("mrpc", "glue", _PAIR, ("not_equivalent", "equivalent"), further=("f1",)),
-    Task("qqp", "glue", ("question1", "question2"), ("not_duplicate", "duplicate"), further=("f1",)),
+    Task(
+        "qqp", "glue", ("question1", "question2"), ("not_duplicate", "duplicate"), further=("f1",)
+    ),
     Task("stsb", "glue", _PAIR, None, REGRESSION, metric="spearmanr", further=("pearsonr",)),
     Task("mnli", "glue", ("premise", "hypothesis"), _NLI, **_BOTH),
     Task("qnli", "glue", ("question", "sentence"), _ENTAILED),
@@ -61,12 +67,33 @@ SUPER_GLUE = (
     Task("copa", "super_glue", ("premise", *_CHOICES, "question"), _CHOICES, form="copa"),
     Task("wic", "super_glue", _PAIR, _TRUTH, form="wic"),
 )
-XNLI_LANGUAGES = ("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
-XNLI = Task("xnli", "xnli", ("premise", "hypothesis"), _NLI, train_language="en", languages=XNLI_LANGUAGES)
-XNLI_TRANSLATE_TRAIN = tuple(
-    replace(XNLI, name=f"xnli_{each}", train_language=each, languages=(each,)) for each in XNLI_LANGUAGES
+XNLI_LANGUAGES = (
+    "ar",
+    "bg",
+    "de",
+    "el",
+    "en",
+    "es",
+    "fr",
+    "hi",
+    "ru",
+    "sw",
+    "th",
+    "tr",
+    "ur",
+    "vi",
+    "zh",
 )
-TASKS: dict[str, Task] = {task.name: task for task in (*GLUE, *SUPER_GLUE, XNLI, *XNLI_TRANSLATE_TRAIN)}
+XNLI = Task(
+    "xnli", "xnli", ("premise", "hypothesis"), _NLI, train_language="en", languages=XNLI_LANGUAGES
+)
+XNLI_TRANSLATE_TRAIN = tuple(
+    replace(XNLI, name=f"xnli_{each}", train_language=each, languages=(each,))
+    for each in XNLI_LANGUAGES
+)
+TASKS: dict[str, Task] = {
+    task.name: task for task in (*GLUE, *SUPER_GLUE, XNLI, *XNLI_TRANSLATE_TRAIN)
+}
 GROUPS: dict[str, tuple[str, ...]] = {
     "glue": tuple(task.name for task in GLUE),
     "superglue": tuple(task.name for task in SUPER_GLUE),
@@ -85,7 +112,9 @@ def select_tasks(names: Sequence[str], languages: Sequence[str] | None = None) -
     for name in names:
         if name not in TASKS and name not in GROUPS:
             nearest = difflib.get_close_matches(name.lower(), [*TASKS, *GROUPS], n=1, cutoff=0.0)[0]
-            shown = ", ".join([*GROUPS, *GROUPS["glue"], *GROUPS["superglue"], "xnli", "xnli_<language>"])
+            shown = ", ".join(
+                [*GROUPS, *GROUPS["glue"], *GROUPS["superglue"], "xnli", "xnli_<language>"]
+            )
             raise ValueError(f"tasks must be of {shown}, got {name!r}. Did you mean {nearest!r}?")
         selected |= {member: TASKS[member] for member in GROUPS.get(name, (name,))}
     if not languages:
@@ -94,7 +123,9 @@ def select_tasks(names: Sequence[str], languages: Sequence[str] | None = None) -
         raise ValueError(f"languages must be of {', '.join(XNLI_LANGUAGES)}, got {min(unknown)!r}.")
     chosen = []
     for task in selected.values():
-        kept = tuple(language for language in dict.fromkeys(languages) if language in task.languages)
+        kept = tuple(
+            language for language in dict.fromkeys(languages) if language in task.languages
+        )
         if kept or not task.languages or task.name in names:
             chosen.append(replace(task, languages=kept or task.languages))
     return chosen

@@ -24,7 +24,9 @@ LIMIT_SECONDS, LIMIT_BYTES_PER_SECOND = 60.0, 5e5  # how long the end of a run w
 # Files not pushed: checkpoints, hidden or unfinished files, and both settings files, which hold this machine's paths. For a
 # checkpoint pushed as a model, also the files that only resuming reads, including those of DeepSpeed and FSDP.
 RUN_EXCLUDED = ("checkpoint-*", ".*", "*.bin", SETTINGS_NAME)
-STATES = "*.pt *.pth manifest.json stream_*.json *.distcp *.metadata global_step* latest zero_to_fp32.py"
+STATES = (
+    "*.pt *.pth manifest.json stream_*.json *.distcp *.metadata global_step* latest zero_to_fp32.py"
+)
 MODEL_EXCLUDED = (*RUN_EXCLUDED, TRAINED_NAME, *STATES.split())
 
 _ended_in: dict[int, threading.Event] = {}  # by thread: set if the push that it runs was cancelled
@@ -38,7 +40,9 @@ def _watch_requests() -> None:
     """
     client, hooks = type(get_session()), get_session().event_hooks
     hooks = hooks | {"request": [*hooks["request"], _check_wanted]}
-    set_client_factory(lambda: client(event_hooks=hooks, follow_redirects=True, timeout=STALL_SECONDS))
+    set_client_factory(
+        lambda: client(event_hooks=hooks, follow_redirects=True, timeout=STALL_SECONDS)
+    )
 
 
 def _check_wanted(request) -> None:
@@ -48,7 +52,11 @@ def _check_wanted(request) -> None:
     """
     thread = threading.current_thread()
     running = [_ended_in[thread.ident]] if thread.ident in _ended_in else [*_ended_in.values()]
-    if thread is not threading.main_thread() and running and all(ended.is_set() for ended in running):
+    if (
+        thread is not threading.main_thread()
+        and running
+        and all(ended.is_set() for ended in running)
+    ):
         raise InterruptedError("the push was ended")
 
 
@@ -67,7 +75,9 @@ class HubPushes(TrainerCallback):
     created at once, so that a refusal shows at the start.
     """
 
-    def __init__(self, args: TrainingArguments, token: str | None = None, private: bool | None = None):
+    def __init__(
+        self, args: TrainingArguments, token: str | None = None, private: bool | None = None
+    ):
         self.output_dir, self.revision = Path(args.output_dir), args.hub_revision
         self.repo = repository_name(args.hub_model_id, args.output_dir)
         self.private = args.hub_private_repo if private is None else private
@@ -75,7 +85,10 @@ class HubPushes(TrainerCallback):
         self._api = HfApi(token=token or args.hub_token)
         self._asked: dict[Future, Path] = {}
         self._ended = threading.Event()  # set to cancel the pushes that were started with it
-        self._command, self._said = "", ""  # command of the last requested push; last logged failure
+        self._command, self._said = (
+            "",
+            "",
+        )  # command of the last requested push; last logged failure
         _watch_requests()
         disable_progress_bars()
         threading._register_atexit(self.wait)  # atexit is too late: uploads start threads
@@ -93,7 +106,10 @@ class HubPushes(TrainerCallback):
         folder = self.output_dir / f"checkpoint-{state.global_step}"
         message = f"Training in progress, step {state.global_step}"
         self._start(folder, message, exclude=MODEL_EXCLUDED)
-        whole = {HubStrategy.CHECKPOINT: "last-checkpoint", HubStrategy.ALL_CHECKPOINTS: folder.name}
+        whole = {
+            HubStrategy.CHECKPOINT: "last-checkpoint",
+            HubStrategy.ALL_CHECKPOINTS: folder.name,
+        }
         if args.hub_strategy in whole:
             self._start(folder, f"{message}, checkpoint", whole[args.hub_strategy], (".*",))
 
@@ -113,10 +129,17 @@ class HubPushes(TrainerCallback):
         folders = self.unfinished.values()
         try:
             with signals.raised():
-                sizes = [path.stat().st_size for folder in folders for path in folder.iterdir() if path.is_file()]
+                sizes = [
+                    path.stat().st_size
+                    for folder in folders
+                    for path in folder.iterdir()
+                    if path.is_file()
+                ]
                 if folders:
                     logger.info("waiting for what is pushed to %s", self.repo)
-                wait(self._asked, LIMIT_SECONDS * len(folders) + sum(sizes) / LIMIT_BYTES_PER_SECOND)
+                wait(
+                    self._asked, LIMIT_SECONDS * len(folders) + sum(sizes) / LIMIT_BYTES_PER_SECOND
+                )
         finally:
             self.stop()
 
@@ -130,12 +153,18 @@ class HubPushes(TrainerCallback):
         for future in unfinished:
             future.cancel()
 
-    def _start(self, folder: Path, message: str, path: str = "", exclude: tuple[str, ...] = RUN_EXCLUDED) -> None:
-        options = [word for pattern in exclude for word in ("--exclude", pattern)] + ["--private"] * bool(self.private)
+    def _start(
+        self, folder: Path, message: str, path: str = "", exclude: tuple[str, ...] = RUN_EXCLUDED
+    ) -> None:
+        options = [word for pattern in exclude for word in ("--exclude", pattern)] + [
+            "--private"
+        ] * bool(self.private)
         options += ["--revision", self.revision] if self.revision else []
         self._command = shlex.join(["hf", "upload", self.repo, str(folder), path or ".", *options])
         commit = {"commit_message": message, "path_in_repo": path, "ignore_patterns": list(exclude)}
-        future = self._api.run_as_future(self._push, self._ended, self._command, folder_path=folder, **commit)
+        future = self._api.run_as_future(
+            self._push, self._ended, self._command, folder_path=folder, **commit
+        )
         self._asked = self.unfinished | ({future: folder} if message else {})
 
     def _push(self, ended: threading.Event, command: str, **commit) -> None:
@@ -157,7 +186,11 @@ class HubPushes(TrainerCallback):
         """Log an error once, without the token and parts that differ between requests."""
         for token in filter(None, [self._api.token, get_token()]):
             error = error.replace(token.strip(), "<token>")
-        error = " ".join(re.sub(r"\(Request ID:[^)]*\)|(?<=\w)\?\S+", "", error).split())[:400].rstrip(".")
+        error = " ".join(re.sub(r"\(Request ID:[^)]*\)|(?<=\w)\?\S+", "", error).split())[
+            :400
+        ].rstrip(".")
         if error != self._said:
-            logger.warning("The saved files are not on the Hub: %s. To push them later: %s", error, command)
+            logger.warning(
+                "The saved files are not on the Hub: %s. To push them later: %s", error, command
+            )
         self._said = error

@@ -62,13 +62,20 @@ class CandidateHead:
                 "instead of the model, or load it with headless_trainer.models.candidate_head.load_trunk."
             )
         if type(self) is CandidateHead and (unread := self.own.keys() - {NAME}):
-            raise ValueError(f"model {name} has {min(unread)}, which CandidateHead does not read: pass its head_class.")
-        self._widen = next((each for path, each in trunk.named_modules() if path in INPUT_PROJECTIONS), None)
+            raise ValueError(
+                f"model {name} has {min(unread)}, which CandidateHead does not read: pass its head_class."
+            )
+        self._widen = next(
+            (each for path, each in trunk.named_modules() if path in INPUT_PROJECTIONS), None
+        )
         if is_deepspeed_zero3_enabled():  # weights are not whole before the first forward
             return
         # Compare tensors, not configurations: OPT projects its output down, Gemma scales its embedding, and so on.
         ids = probe_ids(trunk)
-        output_width, width = probe(trunk, ids).last_hidden_state.shape[-1], self.vectors(ids).shape[-1]
+        output_width, width = (
+            probe(trunk, ids).last_hidden_state.shape[-1],
+            self.vectors(ids).shape[-1],
+        )
         if output_width != width:
             raise ValueError(
                 f"model {name} has outputs of width {output_width} and embeddings of width {width}: contrastive weight tying "
@@ -120,7 +127,9 @@ class CandidateHead:
         """
         config = PreTrainedConfig.get_config_dict(folder)[0]
         if infer_task(self.trunk) == "clm":
-            (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}, indent=2) + "\n")
+            (folder / "config.json").write_text(
+                json.dumps(config | {"tie_word_embeddings": False}, indent=2) + "\n"
+            )
         if not (self.own and leaves_run):
             return
         weights = load_file(folder / SAFE_WEIGHTS_NAME)
@@ -169,7 +178,9 @@ def load_trunk(source: str | Path, **kwargs) -> PreTrainedModel:
     if not getattr(trunk.config, MARK, False):
         return trunk
     # Of a final model, of a checkpoint.
-    for path in filter(None, (find_file(source, file, **kwargs) for file in (FILE_NAME, SAFE_WEIGHTS_NAME))):
+    for path in filter(
+        None, (find_file(source, file, **kwargs) for file in (FILE_NAME, SAFE_WEIGHTS_NAME))
+    ):
         with safe_open(path, framework="pt") as weights:
             for name in (own := [each for each in weights.keys() if each.startswith(PREFIX)]):  # noqa: SIM118
                 give(trunk, name.removesuffix(".weight"), weights.get_tensor(name))

@@ -47,7 +47,9 @@ def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
         )
     gain, shift, weight, bias = (wide(values) for values in (norm.weight, norm.bias, weight, bias))
     name = next(name for name, module in model.base_model.named_modules() if module is norm)
-    setattr(model.config, FOLD, {"layer_norm": name, "gain": _as_text(gain), "shift": _as_text(shift)})
+    setattr(
+        model.config, FOLD, {"layer_norm": name, "gain": _as_text(gain), "shift": _as_text(shift)}
+    )
     norm.weight.fill_(1.0)
     norm.bias.fill_(1.0)
     scaled = weight * gain
@@ -71,7 +73,10 @@ def unfold(trunk: PreTrainedModel) -> PreTrainedModel:
     norm = trunk.get_submodule(record["layer_norm"])
     gain, shift = _from_text(record["gain"]), _from_text(record["shift"])
     # The fold left ones, which training may have changed: the outputs in old units are ``g * (gain * x + shift - 1) + s``.
-    for parameter, values in (norm.weight, gain * wide(norm.weight)), (norm.bias, gain * (wide(norm.bias) - 1) + shift):
+    for parameter, values in (
+        (norm.weight, gain * wide(norm.weight)),
+        (norm.bias, gain * (wide(norm.bias) - 1) + shift),
+    ):
         parameter.copy_(values.to(parameter.dtype))
     delattr(trunk.config, FOLD)
     return trunk
@@ -114,7 +119,9 @@ def last_layer_norm(model: PreTrainedModel) -> nn.LayerNorm | None:
     hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
     for hook in hooks:
         hook.remove()
-    return next((module for module, output in reversed(outputs) if torch.equal(output, hidden)), None)
+    return next(
+        (module for module, output in reversed(outputs) if torch.equal(output, hidden)), None
+    )
 
 
 def wide(values: Tensor) -> Tensor:

@@ -14,7 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..objective.prior import candidate_log_prior, drawn_share_of
@@ -91,14 +96,20 @@ def attach_lm_head(
         )
     model = _language_model(trunk)
     head = find_projection(model)
-    if not (reads_trunk(model, head, rounded=True) or _pass_through(model, head, trained=new_layers) or new_layers):
+    if not (
+        reads_trunk(model, head, rounded=True)
+        or _pass_through(model, head, trained=new_layers)
+        or new_layers
+    ):
         find_projection(model, of_trunk=True)  # raises with the reason
     everything, candidates = torch.arange(vocab_size, device=trunk.device), head_class(trunk)
     weight, bias = wide(candidates.vectors(everything)), candidates.bias(everything)  # (V, D), (V,)
     if init == "prior":
         prior = candidate_log_prior(token_counts.cpu(), drawn_share or 0.0)
         bias = prior if bias is None else bias.cpu() + prior
-    if weight.shape != head.weight.shape:  # a head narrower than the trunk, tied to E itself (ELECTRA, ALBERT)
+    if (
+        weight.shape != head.weight.shape
+    ):  # a head narrower than the trunk, tied to E itself (ELECTRA, ALBERT)
         weight = wide((candidates.matrix or candidates.embedding).weight)
     # A decoder's head stays untied, since the fold and the paper's fine-tuning change only the head.
     if infer_task(trunk.config) == "mlm" and trunk.config.tie_word_embeddings:
@@ -130,14 +141,18 @@ def warn_of_dropped_head(trunk: PreTrainedModel, name: str | None) -> bool:
             *(name, after),
         )
     elif dead_end:
-        logger.warning("%s has no place for log q, so %s, or use sampled_softmax.", type(trunk).__name__, after)
+        logger.warning(
+            "%s has no place for log q, so %s, or use sampled_softmax.", type(trunk).__name__, after
+        )
     return not dead_end
 
 
 def _has_no_free_head(trunk: PreTrainedModel) -> bool:
     """Return whether `attach_lm_head` refuses trunks of this architecture with ``prior``."""
     kind = _language_model_class(trunk.config)
-    if kind is None or is_deepspeed_zero3_enabled():  # weights are not whole before the first forward
+    if (
+        kind is None or is_deepspeed_zero3_enabled()
+    ):  # weights are not whole before the first forward
         return kind is None
     with torch.device("meta"):  # no weights
         model = kind._from_config(copy.deepcopy(trunk.config))
@@ -146,7 +161,9 @@ def _has_no_free_head(trunk: PreTrainedModel) -> bool:
     has_weights = any(True for layer in layers for _ in layer.parameters())
     if model.base_model is model or (_transform(layers, last) is None and has_weights):
         return True
-    return getattr(head, "bias", None) is None and (has_weights or last is None or last.bias is None)
+    return getattr(head, "bias", None) is None and (
+        has_weights or last is None or last.bias is None
+    )
 
 
 def _language_model_class(config: PreTrainedConfig) -> Any:
@@ -160,7 +177,11 @@ def _language_model_class(config: PreTrainedConfig) -> Any:
 def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
     """Return the architecture's language model around a copy of the trunk, with an untied head."""
     keep_padding_id(trunk)
-    config, kind, name = copy.deepcopy(trunk.config), _language_model_class(trunk.config), type(trunk).__name__
+    config, kind, name = (
+        copy.deepcopy(trunk.config),
+        _language_model_class(trunk.config),
+        type(trunk).__name__,
+    )
     if kind is None:
         raise ValueError(
             f"model {name} has no language-modelling head in transformers: use an encoder with a masked "
@@ -174,11 +195,15 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
             try:
                 setattr(config, setting, None if setting == SOFTCAP else 1.0)
             except Exception as error:  # MiniCPM3 derives it, Gemma 3n insists on a number
-                raise ValueError(f"model {name} always applies {setting}: it gets no free head.") from error
+                raise ValueError(
+                    f"model {name} always applies {setting}: it gets no free head."
+                ) from error
     # The dtype is set while the model is made: casting it later would also round tables such as the rotary frequencies.
     model = kind._from_config(config, dtype=trunk.dtype).to(trunk.device)
     if model.base_model is model:  # Llama 4
-        raise ValueError(f"model {type(model).__name__} names no part below its head: use the trunk alone.")
+        raise ValueError(
+            f"model {type(model).__name__} names no part below its head: use the trunk alone."
+        )
     # A language model may have an unused pooler that the trunk lacks (FNet, LayoutLM).
     own = {name: value for name, value in trunk.state_dict().items() if not name.startswith(PREFIX)}
     model.base_model.load_state_dict(model.base_model.state_dict() | own)
@@ -221,14 +246,20 @@ def _pass_through(model: PreTrainedModel, head: nn.Linear, trained: bool) -> boo
 def freeze_scaled_layer(model: PreTrainedModel) -> None:
     """Freeze a dense layer that `_pass_through` scaled close to zero: one optimizer step would be larger than its weights."""
     for layer in _layers_between(model, model.get_output_embeddings()):
-        if type(layer) is not nn.Linear or layer.weight.dim() != 2:  # of ZeRO-3, weights have no values yet
+        if (
+            type(layer) is not nn.Linear or layer.weight.dim() != 2
+        ):  # of ZeRO-3, weights have no values yet
             continue
         diagonal = layer.weight.diagonal().abs()
         if layer.weight.count_nonzero() == len(diagonal) and diagonal.median() < 64 * SMALL:
             if any(getattr(module, "base_layer", None) is layer for module in model.modules()):
-                raise ValueError("an adapter would destroy the head's dense layer, scaled by 2^-15: leave it out.")
+                raise ValueError(
+                    "an adapter would destroy the head's dense layer, scaled by 2^-15: leave it out."
+                )
             if layer.weight.requires_grad:
-                logger.info("The dense layer of the head is the identity, scaled by 2^-15: no step may change it.")
+                logger.info(
+                    "The dense layer of the head is the identity, scaled by 2^-15: no step may change it."
+                )
             layer.requires_grad_(False)
 
 
@@ -241,13 +272,24 @@ def frozen_layers(model: PreTrainedModel) -> list[str]:
 
 def _layers_between(model: PreTrainedModel, head: nn.Module) -> list[nn.Module]:
     trunk_modules = {*model.base_model.modules(), head}
-    return [module for module in model.modules() if module not in trunk_modules and not [*module.children()]]
+    return [
+        module
+        for module in model.modules()
+        if module not in trunk_modules and not [*module.children()]
+    ]
 
 
-def _transform(layers: list[nn.Module], last: nn.LayerNorm | None) -> tuple[nn.Linear, nn.LayerNorm] | None:
+def _transform(
+    layers: list[nn.Module], last: nn.LayerNorm | None
+) -> tuple[nn.Linear, nn.LayerNorm] | None:
     """Return the dense layer and LayerNorm that `_pass_through` can set, among layers after the trunk's ``last`` LayerNorm."""
     dense = [layer for layer in layers if type(layer) is nn.Linear]
     norms = [layer for layer in layers if type(layer) is nn.LayerNorm]
-    if last is None or len(dense) != 1 or len(norms) != 1 or (dense[0].bias is None and last.bias is not None):
+    if (
+        last is None
+        or len(dense) != 1
+        or len(norms) != 1
+        or (dense[0].bias is None and last.bias is not None)
+    ):
         return None
     return (dense[0], norms[0]) if dense[0].weight.shape == (len(last.weight),) * 2 else None

@@ -9,7 +9,13 @@ from typing import Any
 
 import torch
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.models.auto import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers.models.auto import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+)
 
 from ..arguments import LoadingArguments, ModelArguments
 from ..corpus.tokenization import id_count, train_tokenizer
@@ -35,7 +41,9 @@ def load_config(args: ModelArguments) -> PreTrainedConfig:
     """Load the configuration of the checkpoint to continue, or of the architecture to train from random weights."""
     source, values = args.model_name_or_path or args.config_name, {}
     if source:
-        with sources.source("model_name_or_path" if args.model_name_or_path else "config_name", source):
+        with sources.source(
+            "model_name_or_path" if args.model_name_or_path else "config_name", source
+        ):
             config = AutoConfig.from_pretrained(source, **hub_arguments(args))
             values = config.get_config_dict(source, **hub_arguments(args))[0]
     elif args.model_type in CONFIG_MAPPING:
@@ -44,24 +52,43 @@ def load_config(args: ModelArguments) -> PreTrainedConfig:
         nearest = _nearest(args.model_type, CONFIG_MAPPING)
         raise ValueError(f"model_type {args.model_type!r} is unknown. {nearest}")
     else:
-        raise ValueError("No model is named: pass --model_name_or_path, --config_name or --model_type.")
+        raise ValueError(
+            "No model is named: pass --model_name_or_path, --config_name or --model_type."
+        )
     overrides = args.parsed_config_overrides()
     for name in overrides:
         if given := {"model_type": "--model_type", "vocab_size": "the tokenizer"}.get(name):
             raise ValueError(f"config_overrides names {name!r}, which {given} sets: leave it out.")
         if not hasattr(config, name):
             kind, nearest = config.model_type, _nearest(name, config.to_dict())
-            raise ValueError(f"config_overrides names {name!r}, which a {kind} configuration does not have. {nearest}")
+            raise ValueError(
+                f"config_overrides names {name!r}, which a {kind} configuration does not have. {nearest}"
+            )
     try:
-        if overrides:  # build it again, since values derive from others: Llama's head_dim, Qwen's layer_types
+        if (
+            overrides
+        ):  # build it again, since values derive from others: Llama's head_dim, Qwen's layer_types
             config = type(config)(**values | overrides)
         if not args.model_name_or_path or args.attn_implementation:  # before the data is read
-            options = {"trust_remote_code": args.trust_remote_code, "attn_implementation": args.attn_implementation}
+            options = {
+                "trust_remote_code": args.trust_remote_code,
+                "attn_implementation": args.attn_implementation,
+            }
             with torch.device("meta"):  # no weights
                 AutoModel.from_config(copy.deepcopy(config), **options)
-    except Exception as error:  # any kind: classes check their values in different ways, or not at all
-        names = ("attn_implementation", "config_name", "model_type", "model_name_or_path", "config_overrides")
-        given = " and ".join(f"{name} is {getattr(args, name)!r}" for name in names if getattr(args, name))
+    except (
+        Exception
+    ) as error:  # any kind: classes check their values in different ways, or not at all
+        names = (
+            "attn_implementation",
+            "config_name",
+            "model_type",
+            "model_name_or_path",
+            "config_overrides",
+        )
+        given = " and ".join(
+            f"{name} is {getattr(args, name)!r}" for name in names if getattr(args, name)
+        )
         reason = (str(error).strip().splitlines() or [""])[0].rstrip(".")
         raise ValueError(
             f"{given}, from which no {config.model_type} can be built ({type(error).__name__}: {reason}): change it, or leave "
@@ -76,7 +103,9 @@ def load_tokenizer(args: LoadingArguments, model: str | None = None) -> PreTrain
     """Load the tokenizer that the arguments name, by default that of the ``model`` or of theirs, and add their mask token."""
     source = args.tokenizer_name or model or args.model_name_or_path
     if source is None:
-        raise ValueError("No tokenizer is named: pass --tokenizer_name, or --train_tokenizer to train one.")
+        raise ValueError(
+            "No tokenizer is named: pass --tokenizer_name, or --train_tokenizer to train one."
+        )
     argument = "tokenizer_name" if args.tokenizer_name else "model_name_or_path"
     tokenizer = sources.load_tokenizer(argument, source, **hub_arguments(args))
     if (mask_token := getattr(args, "mask_token", None)) is not None:
@@ -100,8 +129,14 @@ def find_tokenizer(
         return tokenizer
     folder = Path(resume) if resume else Path(training_args.output_dir, "tokenizer")
     if not resume and training_args.process_index == 0:
-        logger.info("training a %s tokenizer of %s tokens", args.tokenizer_type, f"{args.vocab_size:,}")
-        settings = {"kind": args.tokenizer_type, "vocab_size": args.vocab_size, "task": training_args.task}
+        logger.info(
+            "training a %s tokenizer of %s tokens", args.tokenizer_type, f"{args.vocab_size:,}"
+        )
+        settings = {
+            "kind": args.tokenizer_type,
+            "vocab_size": args.vocab_size,
+            "task": training_args.task,
+        }
         tokenizer = train_tokenizer(texts, **settings, max_seq_length=max_seq_length)
         with model_aside(folder, is_main=True) as aside:
             tokenizer.save_pretrained(aside)
@@ -110,7 +145,12 @@ def find_tokenizer(
 
 
 def load_model(
-    args: ModelArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, *, objective: str, task: str
+    args: ModelArguments,
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    objective: str,
+    task: str,
 ) -> PreTrainedModel:
     """Load the trunk (headless) or the language model, from a checkpoint or with random weights.
 
@@ -120,7 +160,10 @@ def load_model(
     untied = headless and args.tie_word_embeddings is False
     if not headless or source is None:
         config.__dict__.pop(MARK, None)  # left by the run that wrote the configuration
-    options: dict[str, Any] = {"dtype": MASTER_DTYPE, "attn_implementation": args.attn_implementation}
+    options: dict[str, Any] = {
+        "dtype": MASTER_DTYPE,
+        "attn_implementation": args.attn_implementation,
+    }
     lm_class = AutoModelForMaskedLM if task == "mlm" else AutoModelForCausalLM
     if source is None:
         config.vocab_size = id_count(tokenizer)
@@ -137,7 +180,9 @@ def load_model(
         if headless:
             model = load_trunk(source, config=config, **options)
         else:
-            model, report = lm_class.from_pretrained(source, config=config, output_loading_info=True, **options)
+            model, report = lm_class.from_pretrained(
+                source, config=config, output_loading_info=True, **options
+            )
             check_head_is_known(model, report["unexpected_keys"], source)
             if report["missing_keys"]:
                 lacks = f"model_name_or_path {source!r} lacks {min(report['missing_keys'])}"
@@ -150,15 +195,21 @@ def load_model(
     if headless and with_head:
         warn_of_dropped_head(model, with_head)
     if headless and args.tie_word_embeddings and own_modules(model):
-        raise ValueError(f"tie_word_embeddings is True but {source!r} has a candidate matrix: leave it out.")
+        raise ValueError(
+            f"tie_word_embeddings is True but {source!r} has a candidate matrix: leave it out."
+        )
     if not args.resize_embeddings or own_modules(model):
         remedy = "pass --resize_embeddings (not possible with a candidate matrix), or use the matching tokenizer"
         check_vocabulary(model, tokenizer, source, remedy)
     elif (ids := id_count(tokenizer)) > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(ids)
-    if untied and candidate_matrix(model) is None:  # start from the vectors that scored tokens in the checkpoint
+    if (
+        untied and candidate_matrix(model) is None
+    ):  # start from the vectors that scored tokens in the checkpoint
         embedding, head = model.get_input_embeddings(), None
-        values = embedding(torch.arange(embedding.num_embeddings)).detach()  # by the module: Gemma's scales its rows
+        values = embedding(
+            torch.arange(embedding.num_embeddings)
+        ).detach()  # by the module: Gemma's scales its rows
         if with_head and not getattr(model.config, FOLD, None):
             head = lm_class.from_pretrained(source, **options).get_output_embeddings()
         untie(model, values if head is None or head.weight.shape != values.shape else head.weight)
@@ -169,7 +220,9 @@ def check_length(config: PreTrainedConfig, max_seq_length: int) -> None:
     """Refuse rows longer than a model has positions."""
     usable = usable_positions(config)
     if usable and max_seq_length > usable:
-        raise ValueError(f"max_seq_length is {max_seq_length} but the model has {usable} positions: lower it.")
+        raise ValueError(
+            f"max_seq_length is {max_seq_length} but the model has {usable} positions: lower it."
+        )
 
 
 def usable_positions(config: PreTrainedConfig) -> int | None:
@@ -183,7 +236,9 @@ def usable_positions(config: PreTrainedConfig) -> int | None:
     return positions - 2 if config.model_type == "mpnet" else positions
 
 
-def limit_length(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, length: int = 0) -> None:
+def limit_length(
+    tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, length: int = 0
+) -> None:
     """Let a tokenizer, by which a model's users cut texts, promise no more than the model has positions for."""
     if usable := usable_positions(config):
         tokenizer.model_max_length = min(max(tokenizer.model_max_length, length), usable)
@@ -196,4 +251,6 @@ def hub_arguments(args: ModelArguments) -> dict:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    return f"The nearest known name is {difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]!r}."
+    return (
+        f"The nearest known name is {difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]!r}."
+    )

@@ -7,7 +7,9 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-ROWS_OF_SAMPLE = 1024  # rows to estimate the standard deviation of an embedding from: more would not change it
+ROWS_OF_SAMPLE = (
+    1024  # rows to estimate the standard deviation of an embedding from: more would not change it
+)
 
 
 def may_be_token(padding_id: int | None, tokenizer) -> bool:
@@ -32,7 +34,9 @@ def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
     for module in model.modules():  # several modules may share the weight
         if isinstance(module, nn.Embedding) and module.weight is weight:
             module.padding_idx = None
-    read = getattr(weight, "_is_hf_initialized", False)  # set by transformers on what it reads from a checkpoint
+    read = getattr(
+        weight, "_is_hf_initialized", False
+    )  # set by transformers on what it reads from a checkpoint
     if read or not may_be_token(row, tokenizer):
         return
     whole = nullcontext()
@@ -49,8 +53,13 @@ def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
 
 def first_position(model: nn.Module) -> int:
     """Return the position of a row's first token: in RoBERTa and similar models the one after the padding id, else 0."""
-    places = (module for name, module in model.named_modules() if name.endswith("position_embeddings"))
-    return next((each.padding_idx + 1 for each in places if getattr(each, "padding_idx", None) is not None), 0)
+    places = (
+        module for name, module in model.named_modules() if name.endswith("position_embeddings")
+    )
+    return next(
+        (each.padding_idx + 1 for each in places if getattr(each, "padding_idx", None) is not None),
+        0,
+    )
 
 
 def keep_padding_id(model: PreTrainedModel) -> None:

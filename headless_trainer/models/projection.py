@@ -42,18 +42,27 @@ def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
     """
     projection, name = model.get_output_embeddings(), type(model).__name__
     if not isinstance(projection, nn.Linear):
-        raise ValueError(f"model {name} has no vocabulary projection: pass a ...ForMaskedLM or ...ForCausalLM.")
+        raise ValueError(
+            f"model {name} has no vocabulary projection: pass a ...ForMaskedLM or ...ForCausalLM."
+        )
     settings = {setting: getattr(model.config, setting, None) for setting in LOGIT_TRANSFORMS}
-    if is_deepspeed_zero3_enabled():  # weights are not whole before the first forward: nothing can be tried
+    if (
+        is_deepspeed_zero3_enabled()
+    ):  # weights are not whole before the first forward: nothing can be tried
         if any(value not in (None, 1, 1.0) for value in settings.values()):
             raise _changes_logits(model)
         return projection, 1.0, None
     passed, logits = _watched(model, projection)
     rtol = max(1e-4, 4 * torch.finfo(model.dtype).eps)
     if len(passed) == 1 and passed[0][1].shape == logits.shape:
-        scores, softcap = passed[0][1].to(logits.dtype), settings[SOFTCAP]  # scores of 0 hide cap and scale
+        scores, softcap = (
+            passed[0][1].to(logits.dtype),
+            settings[SOFTCAP],
+        )  # scores of 0 hide cap and scale
         found = None
-        if torch.equal(scores, logits) and (scores.any() or all(each in (None, 1) for each in settings.values())):
+        if torch.equal(scores, logits) and (
+            scores.any() or all(each in (None, 1) for each in settings.values())
+        ):
             found = 1.0, None
         elif softcap and torch.allclose(softcap * torch.tanh(scores / softcap), logits, rtol=rtol):
             found = 1.0, softcap
@@ -62,13 +71,17 @@ def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
             scale = ((given * made).sum() / given.square().sum()).item()
             found = (scale, None) if torch.allclose(scale * scores, logits, rtol=rtol) else None
         # A head may add a bias of its own (ESM), or remember its soft cap.
-        if found and torch.allclose(_returned(model, projection), logits.new_full((), found[0]), rtol=rtol):
+        if found and torch.allclose(
+            _returned(model, projection), logits.new_full((), found[0]), rtol=rtol
+        ):
             return projection, *found
     raise _changes_logits(model)
 
 
 @contextmanager
-def computed_by(model: PreTrainedModel, projection: nn.Linear, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
+def computed_by(
+    model: PreTrainedModel, projection: nn.Linear, forward: Callable[[Tensor], Tensor]
+) -> Iterator[None]:
     """Replace the computation of a projection, uncapped by its model; on exit, restore both."""
     config = model.config.__dict__  # Gemma 3n's accepts no None
     softcap, projection.forward = config.get(SOFTCAP), forward
@@ -103,7 +116,9 @@ def check_head_is_known(model: PreTrainedModel, unexpected: Collection[str], sou
 
     ``unexpected`` are the names in the file that the class does not know, from ``output_loading_info``.
     """
-    head = next(name for name, module in model.named_modules() if module is model.get_output_embeddings())
+    head = next(
+        name for name, module in model.named_modules() if module is model.get_output_embeddings()
+    )
     if lost := [name for name in unexpected if name.startswith(f"{head}.")]:
         raise ValueError(
             f"{source!r} holds {lost[0]}, which {type(model).__name__} ignores, so its scores would be wrong: name a folder "
@@ -116,13 +131,19 @@ def reads_trunk(model: PreTrainedModel, projection: nn.Linear, rounded: bool = F
     tolerance = max(1e-3, 4 * torch.finfo(model.dtype).eps) if rounded else 0.0
     read, _ = _watched(model, projection)[0][0]
     hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
-    return read.shape == hidden.shape and bool((read - hidden).abs().max() <= tolerance * hidden.abs().max())
+    return read.shape == hidden.shape and bool(
+        (read - hidden).abs().max() <= tolerance * hidden.abs().max()
+    )
 
 
-def _watched(model: PreTrainedModel, projection: nn.Linear) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+def _watched(
+    model: PreTrainedModel, projection: nn.Linear
+) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
     """Return the inputs and outputs of a projection at each call in one forward of `probe_ids`, and the logits."""
     passed: list[tuple[Tensor, Tensor]] = []
-    handle = projection.register_forward_hook(lambda module, args, output: passed.append((args[0], output)))
+    handle = projection.register_forward_hook(
+        lambda module, args, output: passed.append((args[0], output))
+    )
     try:
         logits = probe(model, probe_ids(model)).logits
     finally:

@@ -5,7 +5,12 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import torch
 from torch import Tensor, nn
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.pytorch_utils import Conv1D
 
@@ -20,17 +25,25 @@ def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
     encoder-decoders and for models without a token embedding.
     """
     if not isinstance(model, PreTrainedModel):
-        raise ValueError(f"model must be a transformers PreTrainedModel, got {type(model).__name__}.")
+        raise ValueError(
+            f"model must be a transformers PreTrainedModel, got {type(model).__name__}."
+        )
     name, embedding = type(model).__name__, None
     check_one_stack(model.config, name)
     trunk: PreTrainedModel = model.base_model
     if trunk is model and model.get_output_embeddings() is not None:  # Llama 4
         raise ValueError(f"model {name} has a head but names no part below it: pass its AutoModel.")
-    with suppress(NotImplementedError):  # in a decoder cut out of an encoder-decoder, such as BartForCausalLM
+    with suppress(
+        NotImplementedError
+    ):  # in a decoder cut out of an encoder-decoder, such as BartForCausalLM
         embedding = trunk.get_input_embeddings()
     if not isinstance(embedding, nn.Embedding):
-        raise ValueError(f"model {name} shows no token embedding (torch.nn.Embedding), so nothing to contrast with.")
-    if isinstance(getattr(trunk, "pooler", None), nn.Module) and any(True for _ in trunk.pooler.parameters()):
+        raise ValueError(
+            f"model {name} shows no token embedding (torch.nn.Embedding), so nothing to contrast with."
+        )
+    if isinstance(getattr(trunk, "pooler", None), nn.Module) and any(
+        True for _ in trunk.pooler.parameters()
+    ):
         trunk.pooler = nn.Identity()  # not None: LayoutLM and SqueezeBERT call it
     return trunk
 
@@ -49,7 +62,9 @@ def without_adapter(model: nn.Module) -> nn.Module:
     Raises ValueError for adapters that add positions to each row, which predict no token, or change the embedding or head.
     """
     if getattr(model, "_hf_peft_config_loaded", False):
-        raise ValueError("model has an adapter of its own, with which no run could resume: use peft.get_peft_model.")
+        raise ValueError(
+            "model has an adapter of its own, with which no run could resume: use peft.get_peft_model."
+        )
     if not hasattr(model, "get_base_model"):
         return model
     if model.active_peft_config.is_prompt_learning:
@@ -84,7 +99,9 @@ def check_causal(trunk: PreTrainedModel) -> None:
 
 def probe_ids(model: PreTrainedModel) -> Tensor:
     """Return a row of a few different tokens, ``(1, tokens)``, at most one of them a padding token."""
-    return torch.arange(min(8, model.get_input_embeddings().num_embeddings), device=model.device)[None]
+    return torch.arange(min(8, model.get_input_embeddings().num_embeddings), device=model.device)[
+        None
+    ]
 
 
 @torch.no_grad()
@@ -124,7 +141,9 @@ def layer_matrices(model: PreTrainedModel) -> list[nn.Parameter]:
     """Return the trained weights of a model's linear layers, without its embedding and vocabulary head."""
     apart = [model.get_input_embeddings(), model.get_output_embeddings()]
     excluded = {id(module.weight) for module in apart if module is not None}
-    weights = [module.weight for module in model.modules() if isinstance(module, (nn.Linear, Conv1D))]
+    weights = [
+        module.weight for module in model.modules() if isinstance(module, (nn.Linear, Conv1D))
+    ]
     return [weight for weight in weights if weight.requires_grad and id(weight) not in excluded]
 
 

@@ -43,8 +43,14 @@ class VocabularyHead:
         self._predicted: Tensor | None = None
         self._compute: Compute | None = None
         bias = None if getattr(model.config, "tie_word_embeddings", False) else self.projection.bias
-        for module in model.modules():  # BERT's kin have the bias twice: transformers saves or resizes one of the two
-            if bias is not None and getattr(module, "decoder", None) is self.projection and hasattr(module, "bias"):
+        for module in (
+            model.modules()
+        ):  # BERT's kin have the bias twice: transformers saves or resizes one of the two
+            if (
+                bias is not None
+                and getattr(module, "decoder", None) is self.projection
+                and hasattr(module, "bias")
+            ):
                 module.bias = nn.Parameter(bias.detach().clone(), bias.requires_grad)
         freeze_scaled_layer(model)
         model.base_model.register_forward_hook(self._select)
@@ -58,7 +64,9 @@ class VocabularyHead:
             fold_bias(copy.deepcopy(self.model), self.projection.weight, prior)
             self.projection.bias = nn.Parameter(prior)
         elif self.projection.bias.any():
-            raise ValueError("head_bias is 'prior' but the model's head already has a trained bias: leave it out.")
+            raise ValueError(
+                "head_bias is 'prior' but the model's head already has a trained bias: leave it out."
+            )
         else:
             self.projection.bias.data.copy_(prior)
 
@@ -70,7 +78,9 @@ class VocabularyHead:
             save_model(self.model, str(folder / TRAINED_NAME), metadata={"format": "pt"})
         fold_head_bias(self.model).save_pretrained(folder)
 
-    def within(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor, compute: Compute) -> Tensor:
+    def within(
+        self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor, compute: Compute
+    ) -> Tensor:
         """Run a model, call ``compute`` inside its forward on the inputs of its projection, and return the result.
 
         ``predicted``, ``(K,)`` int64, are the positions that predict a token, counted over all ``B * T``. ``compute`` gets the
@@ -80,7 +90,9 @@ class VocabularyHead:
         try:
             with computed_by(self.model, self.projection, self._project):
                 result = model(**inputs).logits
-            return result if self.scale == 1.0 else result / self.scale  # undo the model's own multiplication
+            return (
+                result if self.scale == 1.0 else result / self.scale
+            )  # undo the model's own multiplication
         finally:
             self._predicted = self._compute = None
 
@@ -91,7 +103,9 @@ class VocabularyHead:
     @property
     def row_weights(self) -> list[nn.Parameter]:
         """Return the weights of which a step reads single rows, as in `CandidateHead`."""
-        return list(dict.fromkeys((self.model.get_input_embeddings().weight, self.projection.weight)))
+        return list(
+            dict.fromkeys((self.model.get_input_embeddings().weight, self.projection.weight))
+        )
 
     def vectors(self, ids: Tensor) -> Tensor:
         """Return the ``(U, D)`` rows of the projection that score the ``(U,)`` ids."""
@@ -103,18 +117,24 @@ class VocabularyHead:
 
     def _look_up(self, name: str, ids: Tensor) -> Tensor:
         # Through its forward, because outside it weights may be shards (ZeRO-3, FSDP2).
-        with computed_by(self.model, self.projection, lambda ids: getattr(self.projection, name)[ids]):
+        with computed_by(
+            self.model, self.projection, lambda ids: getattr(self.projection, name)[ids]
+        ):
             return self.projection(ids)
 
     def _select(self, module: nn.Module, args: tuple, output):
         # When compiled, pick the positions at the projection instead: here, each new number of them would recompile the rest.
         if self._predicted is not None and not torch.compiler.is_compiling():
-            output["last_hidden_state"] = output.last_hidden_state.flatten(0, 1)[self._predicted][None]  # (1, K, D)
+            output["last_hidden_state"] = output.last_hidden_state.flatten(0, 1)[self._predicted][
+                None
+            ]  # (1, K, D)
             self._predicted = None
         return output
 
     def _project(self, hidden: Tensor) -> Tensor:
-        if self._predicted is not None:  # compiled, or a forward that bypasses its own trunk, such as OPT's
+        if (
+            self._predicted is not None
+        ):  # compiled, or a forward that bypasses its own trunk, such as OPT's
             hidden, self._predicted = hidden.flatten(0, 1)[self._predicted], None
         hidden = hidden.flatten(0, -2)
         hidden = hidden if self.scale == 1.0 else hidden * self.scale

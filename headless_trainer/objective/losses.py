@@ -14,7 +14,9 @@ from torch import Tensor
 from .negatives import NegativePool
 
 LOW_PRECISION = (torch.float16, torch.bfloat16)
-NO_TARGET = torch.iinfo(torch.int64).min  # torch would leave out targets of -100, which the chunked form rejects
+NO_TARGET = torch.iinfo(
+    torch.int64
+).min  # torch would leave out targets of -100, which the chunked form rejects
 
 # Scores of one chunk. 32 MiB of float32 fit into the caches of two CPU cores, and smaller chunks cost more calls. On an H100,
 # 65,536 targets of width 768 take 0.44 times as long in chunks of 256 MiB as in those of 32, 0.95 times as long as in 128.
@@ -57,7 +59,9 @@ def cwt_loss(
         ValueError: if shapes differ, or a target is negative or not in the pool.
     """
     if hidden.dim() != 2 or target_ids.shape != hidden.shape[:1]:
-        raise ValueError(f"hidden must be (K, D), target_ids (K,), got {(*hidden.shape,)} and {(*target_ids.shape,)}.")
+        raise ValueError(
+            f"hidden must be (K, D), target_ids (K,), got {(*hidden.shape,)} and {(*target_ids.shape,)}."
+        )
     if pool is None:
         pool = NegativePool.from_targets(target_ids)
     index, vectors = pool.index_of(target_ids), embed(pool.ids)
@@ -100,7 +104,9 @@ def candidate_loss(
         hidden, target_index, candidates, bias,
         softcap=softcap, log_weights=capped_weights, reduction=reduction, backend=backend,
     )  # fmt: skip
-    lifted = log_weights[target_index]  # the weight also raised the target's own score, but the numerator has none
+    lifted = log_weights[
+        target_index
+    ]  # the weight also raised the target's own score, but the numerator has none
     if reduction == "none":
         return losses + lifted
     return losses + (lifted.mean() if reduction == "mean" and len(lifted) else lifted.sum())
@@ -150,7 +156,9 @@ def vocabulary_cross_entropy(
     if torch.is_autocast_enabled(device_type):
         dtype = torch.get_autocast_dtype(device_type)
     hidden, weight = hidden.to(dtype), weight.to(dtype)
-    rows = max(MIN_CHUNK_ROWS, CHUNK_ELEMENTS.get(device_type, CHUNK_ELEMENTS["cuda"]) // weight.shape[0])
+    rows = max(
+        MIN_CHUNK_ROWS, CHUNK_ELEMENTS.get(device_type, CHUNK_ELEMENTS["cuda"]) // weight.shape[0]
+    )
     fits = backend == "auto" and hidden.shape[0] <= rows
     if bias is None:
         bias = hidden.new_zeros(weight.shape[0], dtype=_widen(hidden).dtype)
@@ -159,13 +167,19 @@ def vocabulary_cross_entropy(
             scores = capped(_scores(hidden, weight, bias), softcap)
             scores = scores if log_weights is None else scores + log_weights
             return F.cross_entropy(scores, target_ids, ignore_index=NO_TARGET, reduction=reduction)
-        if not torch.is_grad_enabled():  # a Function would still compute the gradients of its inputs
+        if (
+            not torch.is_grad_enabled()
+        ):  # a Function would still compute the gradients of its inputs
             hidden, weight, bias = hidden.detach(), weight.detach(), bias.detach()
-        total = _ChunkedCrossEntropy.apply(hidden, weight, bias, target_ids, rows, softcap, log_weights)
+        total = _ChunkedCrossEntropy.apply(
+            hidden, weight, bias, target_ids, rows, softcap, log_weights
+        )
         return total / hidden.shape[0] if reduction == "mean" else total
 
 
-def balanced_cross_entropy(logits: Tensor, labels: Tensor, class_counts: Tensor | None = None) -> Tensor:
+def balanced_cross_entropy(
+    logits: Tensor, labels: Tensor, class_counts: Tensor | None = None
+) -> Tensor:
     """Cross-entropy with equal weight for every class present: the mean over these classes of each class's mean loss.
 
     Up to a constant this is the balanced loss of https://arxiv.org/abs/2309.08351, appendix B.1, with class frequencies from
@@ -187,7 +201,9 @@ def balanced_cross_entropy(logits: Tensor, labels: Tensor, class_counts: Tensor 
         ValueError: if shapes differ, or class_counts lacks rows of this batch. torch itself rejects labels outside [0, C).
     """
     if logits.dim() != 2 or labels.shape != logits.shape[:1]:
-        raise ValueError(f"logits must be (N, C) and labels (N,), got {tuple(logits.shape)} and {tuple(labels.shape)}.")
+        raise ValueError(
+            f"logits must be (N, C) and labels (N,), got {tuple(logits.shape)} and {tuple(labels.shape)}."
+        )
     own_counts = torch.bincount(labels, minlength=logits.shape[1])
     if class_counts is None:
         class_counts = own_counts
@@ -224,7 +240,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             scores = capped(_scores(chunk, weight, bias), softcap)  # (rows, U)
             slope = None if softcap is None else 1 - (scores / softcap).square()
             scores = scores if log_weights is None else scores + log_weights
-            scores -= scores.amax(dim=-1, keepdim=True)  # from here on in place: one buffer, one exponential
+            scores -= scores.amax(
+                dim=-1, keepdim=True
+            )  # from here on in place: one buffer, one exponential
             total -= scores.gather(1, own).sum(dtype=wide)
             partition = scores.exp_().sum(dim=-1, keepdim=True)
             total += partition.log().sum()

@@ -23,7 +23,9 @@ class MaskingRule:
     special_ids: Tensor  # ``(S,)`` int64 ids that are never targets
     probability: float = 0.15  # that any other token becomes a target
     mask_share: float = 0.8  # of the targets, replaced by the mask token
-    random_share: float = 0.1  # of the targets, replaced by a random token; the rest stays unchanged
+    random_share: float = (
+        0.1  # of the targets, replaced by a random token; the rest stays unchanged
+    )
 
 
 def mask_tokens(
@@ -47,7 +49,9 @@ def mask_tokens(
     return torch.where(replaced, random_ids, inputs), labels
 
 
-def next_tokens(input_ids: Tensor, excluded: Tensor | None = None, position_ids: Tensor | None = None) -> Tensor:
+def next_tokens(
+    input_ids: Tensor, excluded: Tensor | None = None, position_ids: Tensor | None = None
+) -> Tensor:
     """Return ``(B, T)`` labels of causal language modelling: the next token, `IGNORE_INDEX` where nothing is predicted.
 
     ``excluded`` positions, such as padding, neither predict nor are predicted; nor is the first token of a document, whose
@@ -83,7 +87,9 @@ def document_bounds(position_ids: Tensor) -> Tensor:
     return torch.cat([starts, starts.new_tensor([position_ids.numel()])]).int()
 
 
-def content_seeds(input_ids: Tensor, seed: tuple[int, ...], excluded: Tensor | None = None) -> Tensor:
+def content_seeds(
+    input_ids: Tensor, seed: tuple[int, ...], excluded: Tensor | None = None
+) -> Tensor:
     """Make a seed for each row, ``(B,)`` int64, from its tokens and the numbers in ``seed``, such as a run's seed and a step.
 
     A row gets the same seed in any batch, order, padded length and process. Rows with the same tokens have the same seed.

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 ITERATION = "torch.optim._muon._zeropower_via_newtonschulz"
 
 
-def orthogonalized(matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
+def orthogonalized(
+    matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float
+) -> Tensor:
     """Return `ITERATION` of an ``(M, N)`` update, computed in float32.
 
     torch computes it in bfloat16, which a CPU without instructions for it emulates: most of a step of a narrow model.
@@ -52,12 +54,20 @@ class MuonAnd(torch.optim.Optimizer):
         groups: dict[bool, list[dict]] = {True: [], False: []}
         for group in params:
             for is_matrix, kept in groups.items():
-                if own := [parameter for parameter in group["params"] if (id(parameter) in chosen) == is_matrix]:
+                if own := [
+                    parameter
+                    for parameter in group["params"]
+                    if (id(parameter) in chosen) == is_matrix
+                ]:
                     kept.append(group | {"params": own})
         self.other = other(groups[False], **kwargs)
-        self.muon = torch.optim.Muon(groups[True], lr=muon_lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+        self.muon = torch.optim.Muon(
+            groups[True], lr=muon_lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
+        )
         # Schedules that end above 0 read their base rate in the defaults.
-        super().__init__([*self.other.param_groups, *self.muon.param_groups], {"lr": self.other.defaults["lr"]})
+        super().__init__(
+            [*self.other.param_groups, *self.muon.param_groups], {"lr": self.other.defaults["lr"]}
+        )
 
     def step(self, closure: Callable | None = None) -> Any:
         """Make one step of both, after calling the closure if given."""

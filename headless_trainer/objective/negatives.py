@@ -37,17 +37,23 @@ class NegativePool:
     def from_targets(cls, targets: Tensor | Iterable[Tensor]) -> "NegativePool":
         """Make a pool from the ``(K,)`` target ids of one batch, or of several; raise ValueError if one is negative."""
         if not isinstance(targets, Tensor):
-            targets = torch.cat([batch.reshape(-1) for batch in targets] or [torch.empty(0, dtype=torch.long)])
+            targets = torch.cat(
+                [batch.reshape(-1) for batch in targets] or [torch.empty(0, dtype=torch.long)]
+            )
         ids, counts = torch.unique(targets, return_counts=True)
         if (ids[:1] < 0).any():
-            raise ValueError(f"target {ids[0].item()} is no token: leave out positions that predict nothing.")
+            raise ValueError(
+                f"target {ids[0].item()} is no token: leave out positions that predict nothing."
+            )
         return cls(ids, counts, targets.numel())
 
     @classmethod
     def merged(cls, ids: Tensor, counts: Tensor) -> "NegativePool":
         """Merge several pools, given their concatenated ``(N,)`` tokens and counts."""
         distinct, positions = torch.unique(ids, return_inverse=True)
-        return cls(distinct, torch.zeros_like(distinct).index_add_(0, positions, counts), int(counts.sum()))
+        return cls(
+            distinct, torch.zeros_like(distinct).index_add_(0, positions, counts), int(counts.sum())
+        )
 
     def __len__(self) -> int:
         """Return the number of distinct tokens, U."""

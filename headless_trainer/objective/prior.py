@@ -5,7 +5,10 @@ import math
 import torch
 from torch import Tensor
 
-CANDIDATES = "candidates", "drawn_candidates"  # totals of a run: with repeats; those that are no targets
+CANDIDATES = (
+    "candidates",
+    "drawn_candidates",
+)  # totals of a run: with repeats; those that are no targets
 
 
 def candidate_log_prior(token_counts: Tensor, drawn_share: float = 0.0) -> Tensor:
@@ -17,7 +20,9 @@ def candidate_log_prior(token_counts: Tensor, drawn_share: float = 0.0) -> Tenso
     log_q = log_prior(token_counts)
     if not drawn_share:
         return log_q
-    return torch.logaddexp(log_q + math.log1p(-drawn_share), torch.full_like(log_q, math.log(drawn_share / len(log_q))))
+    return torch.logaddexp(
+        log_q + math.log1p(-drawn_share), torch.full_like(log_q, math.log(drawn_share / len(log_q)))
+    )
 
 
 def drawn_share_of(totals: dict[str, float]) -> float:
@@ -34,8 +39,12 @@ def log_prior(token_counts: Tensor) -> Tensor:
     https://doi.org/10.1006/csla.1994.1001), and bounded so that no seen token becomes rarer than an unseen one. Without
     counts, all tokens are equally frequent. Raises ValueError for frequencies instead of counts.
     """
-    if token_counts.is_floating_point() or (token_counts < 0).any():  # shares would sum to a single token
-        raise ValueError(f"token_counts is {token_counts} but must be numbers of tokens: pass (V,) int64 counts.")
+    if (
+        token_counts.is_floating_point() or (token_counts < 0).any()
+    ):  # shares would sum to a single token
+        raise ValueError(
+            f"token_counts is {token_counts} but must be numbers of tokens: pass (V,) int64 counts."
+        )
     size, total = len(token_counts), int(token_counts.sum())
     if total == 0:
         return (token_counts + 1.0).log() - math.log(size)

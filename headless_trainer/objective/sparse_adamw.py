@@ -49,7 +49,9 @@ class SparseAdamW(torch.optim.AdamW):
         ValueError: if these sums do not exist for a setting.
     """
 
-    def __init__(self, params: ParamsT, *, embeddings: Sequence[nn.Parameter], **kwargs: Any) -> None:
+    def __init__(
+        self, params: ParamsT, *, embeddings: Sequence[nn.Parameter], **kwargs: Any
+    ) -> None:
         super().__init__(params, **kwargs)
         self.embeddings = tuple(embeddings)
         # A float16 scaler would leave the check for infinities to the fused kernel, which does not see the rows.
@@ -57,7 +59,9 @@ class SparseAdamW(torch.optim.AdamW):
         for embedding in self.embeddings:
             group = self._group(embedding)
             if group["amsgrad"] or group["maximize"]:
-                raise ValueError("amsgrad or maximize is True, which SparseAdamW does not support: leave both out.")
+                raise ValueError(
+                    "amsgrad or maximize is True, which SparseAdamW does not support: leave both out."
+                )
             beta1, beta2 = group["betas"]
             if not beta1 < math.sqrt(beta2):
                 raise ValueError(
@@ -65,12 +69,18 @@ class SparseAdamW(torch.optim.AdamW):
                     "the square root of adam_beta2, or rows that a step does not touch would accelerate."
                 )
             if not group["eps"] > 0:
-                raise ValueError(f"adam_epsilon must be above 0 with sparse_embedding_updates, got {group['eps']}.")
+                raise ValueError(
+                    f"adam_epsilon must be above 0 with sparse_embedding_updates, got {group['eps']}."
+                )
 
     # State -------------------------------------------------------------------------------------------------------------
 
     def _group(self, embedding: Tensor) -> dict:
-        return next(group for group in self.param_groups if any(param is embedding for param in group["params"]))
+        return next(
+            group
+            for group in self.param_groups
+            if any(param is embedding for param in group["params"])
+        )
 
     def _row_state(self, embedding: Tensor) -> dict[str, Tensor]:
         state = self.state[embedding]
@@ -87,14 +97,23 @@ class SparseAdamW(torch.optim.AdamW):
         indices = [index for group in state_dict["param_groups"] for index in group["params"]]
         params = [param for group in self.param_groups for param in group["params"]]
         embeddings = set(self.embeddings)
-        own = {index: param for param, index in zip(params, indices, strict=True) if param in embeddings}
+        own = {
+            index: param
+            for param, index in zip(params, indices, strict=True)
+            if param in embeddings
+        }
         # The parent would convert all state of the rows to the dtype of the weights.
         others = {index: each for index, each in state_dict["state"].items() if index not in own}
         super().load_state_dict({**state_dict, "state": others})
         for index, embedding in own.items():
             if saved := state_dict["state"].get(index):
-                moments = {name: saved[name].to(embedding.device, embedding.dtype) for name in MOMENT_NAMES}
-                rest = {name: saved[name].to("cpu", copy=True) for name in ("step", "last_step", "history")}
+                moments = {
+                    name: saved[name].to(embedding.device, embedding.dtype) for name in MOMENT_NAMES
+                }
+                rest = {
+                    name: saved[name].to("cpu", copy=True)
+                    for name in ("step", "last_step", "history")
+                }
                 self.state[embedding] = moments | rest
 
     # Steps -------------------------------------------------------------------------------------------------------------
@@ -164,7 +183,9 @@ class SparseAdamW(torch.optim.AdamW):
         decay = (history[step, LOG_DECAY] - history[last, LOG_DECAY]).exp()
         missed = (step - last).double()
         beta1, beta2 = group["betas"]
-        factors = torch.stack([decay, beta1**missed, beta2**missed, *quadrature(history[last], group["eps"])])
+        factors = torch.stack(
+            [decay, beta1**missed, beta2**missed, *quadrature(history[last], group["eps"])]
+        )
         factors = factors.to(_wide(embedding)).to(embedding.device)  # (7, U)
         decay, decay1, decay2, move1, epsilon1, move2, epsilon2 = factors[:, :, None]
         rows = ids.to(embedding.device)
@@ -186,10 +207,19 @@ class SparseAdamW(torch.optim.AdamW):
             table.index_copy_(0, ids, values.to(table.dtype))
 
 
-def _record(state: dict[str, Tensor], step: int, rate: float, weight_decay: float, beta1: float, beta2: float) -> None:
+def _record(
+    state: dict[str, Tensor],
+    step: int,
+    rate: float,
+    weight_decay: float,
+    beta1: float,
+    beta2: float,
+) -> None:
     """Add a step to the history by which rows that miss it will catch up."""
     if not rate * weight_decay < 1:
-        raise ValueError(f"lr * weight_decay must be below 1, got {rate} * {weight_decay}: lower one of the two.")
+        raise ValueError(
+            f"lr * weight_decay must be below 1, got {rate} * {weight_decay}: lower one of the two."
+        )
     if step == len(state["history"]):
         state["history"] = torch.cat([state["history"], torch.zeros_like(state["history"])])
     history = state["history"]
@@ -248,14 +278,19 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tenso
     return norm
 
 
-def average_row_gradients(weight: nn.Parameter, gather: Callable[[Tensor], Tensor], processes: int) -> int:
+def average_row_gradients(
+    weight: nn.Parameter, gather: Callable[[Tensor], Tensor], processes: int
+) -> int:
     """Average a sparse gradient over processes by exchanging only its rows; a dense exchange would send ``(V, D)``.
 
     Every process sums the rows in the same order, so all get the same bits. ``gather`` concatenates the equally shaped tensors
     of all processes. Returns the bytes that this process received.
     """
     if weight.grad is None:
-        ids, rows = torch.empty(0, dtype=torch.long, device=weight.device), weight.new_empty(0, weight.shape[1])
+        ids, rows = (
+            torch.empty(0, dtype=torch.long, device=weight.device),
+            weight.new_empty(0, weight.shape[1]),
+        )
     else:
         own = weight.grad.coalesce()
         ids, rows = own.indices()[0], own.values()
@@ -264,10 +299,17 @@ def average_row_gradients(weight: nn.Parameter, gather: Callable[[Tensor], Tenso
     if longest == 0:
         return 0
     missing = longest - len(ids)  # padding
-    ids, rows = gather(nn.functional.pad(ids, (0, missing))), gather(nn.functional.pad(rows, (0, 0, 0, missing)))
+    ids, rows = (
+        gather(nn.functional.pad(ids, (0, missing))),
+        gather(nn.functional.pad(rows, (0, 0, 0, missing))),
+    )
     kept = (torch.arange(longest, device=weight.device) < lengths[:, None]).flatten()
     everyone = torch.sparse_coo_tensor(
-        ids[kept][None], rows[kept] / processes, weight.shape, check_invariants=False, is_coalesced=False
+        ids[kept][None],
+        rows[kept] / processes,
+        weight.shape,
+        check_invariants=False,
+        is_coalesced=False,
     )
     weight.grad = everyone.coalesce()
     received = sum(values.numel() * values.element_size() for values in (ids, rows))

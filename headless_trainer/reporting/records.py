@@ -38,7 +38,10 @@ class Run:
     def value_at(self, name: str, axis: str, position: float) -> float | None:
         """Interpolate a logged value linearly at a number of tokens or seconds; None outside the logs."""
         points, tolerance = self.curve(name, axis), 1e-9 * abs(position)
-        if points.empty or not points[axis].min() - tolerance <= position <= points[axis].max() + tolerance:
+        if (
+            points.empty
+            or not points[axis].min() - tolerance <= position <= points[axis].max() + tolerance
+        ):
             return None
         return float(numpy.interp(position, points[axis], points[name]))
 
@@ -47,7 +50,9 @@ def read_run(folder: str | Path) -> Run:
     """Read a run, finished or not, from its folder or its last checkpoint, whichever is later."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"run {str(folder)!r} is not a folder: name the --output_dir of a training run.")
+        raise FileNotFoundError(
+            f"run {str(folder)!r} is not a folder: name the --output_dir of a training run."
+        )
     state, found = read_state(folder)  # of a checkpoint if a finished run was continued
     history, step = state["log_history"], state["global_step"]
     if not any(TOKENS in logs for logs in history):
@@ -60,10 +65,14 @@ def read_run(folder: str | Path) -> Run:
     if not settings.get("load_best_model_at_end"):
         last = _read(folder / "eval_results.json")
         known = any("eval_loss" in logs and logs["step"] == last.get("step") for logs in history)
-        if not known and last.get("step", step + 1) <= step:  # else it is that of another training in this folder
+        if (
+            not known and last.get("step", step + 1) <= step
+        ):  # else it is that of another training in this folder
             history = [*history, last]
     for name, value in _read(found / "config.json").items():
-        settings[f"model: {name}"] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        settings[f"model: {name}"] = (
+            ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        )
     if tokenizer := _read(found / "tokenizer.json"):
         vocabulary = json.dumps(tokenizer.get("model", {}).get("vocab"), sort_keys=True)
         settings["tokenizer"] = hashlib.sha256(vocabulary.encode()).hexdigest()[:8]
@@ -84,16 +93,22 @@ def group_runs(arguments: Sequence[str]) -> dict[str, list[Run]]:
         name, equals, folders = argument.partition("=")
         if not equals or Path(argument).is_dir():
             name, folders = "", argument
-        runs = [read_run(folder) for folder in (folders.split(",") if name else [folders]) if folder]
+        runs = [
+            read_run(folder) for folder in (folders.split(",") if name else [folders]) if folder
+        ]
         if not runs:
             raise ValueError(f"{argument!r} names no run: write NAME=RUN1,RUN2.")
         for setting in ("objective", "trainer", "task"):
             if len(values := {str(run.settings.get(setting)) for run in runs}) > 1:
                 both = " and ".join(sorted(values))
-                raise ValueError(f"{argument!r} has runs with {setting} {both}: give each its own name.")
+                raise ValueError(
+                    f"{argument!r} has runs with {setting} {both}: give each its own name."
+                )
         name = name or runs[0].folder.resolve().name
         if name in configurations:
-            raise ValueError(f"Two configurations have the name {name!r}: write NAME=RUN1,RUN2, with all runs of one.")
+            raise ValueError(
+                f"Two configurations have the name {name!r}: write NAME=RUN1,RUN2, with all runs of one."
+            )
         configurations[name] = runs
     places = [run.folder.resolve() for runs in configurations.values() for run in runs]
     if twice := next((place for place in places if places.count(place) > 1), None):

@@ -36,7 +36,8 @@ def write_report(runs: Sequence[str], output_dir: str | Path) -> list[str]:
     ranked, sentences = compare(configurations)
     tables = [_held_out_table(axis, *ranked[axis]) for axis in ranked]
     sections = [
-        {"title": "Held-out rows", "tables": tables} | _picture(folder / "held_out.png", configurations, ranked),
+        {"title": "Held-out rows", "tables": tables}
+        | _picture(folder / "held_out.png", configurations, ranked),
         {"title": "Training", "tables": [_runs_table(configurations)]}
         | _picture(folder / "training.png", configurations, [TOKENS]),
     ]
@@ -46,7 +47,9 @@ def write_report(runs: Sequence[str], output_dir: str | Path) -> list[str]:
     source = Path(__file__).with_name("report_page.html").read_text(encoding="utf-8")
     template = jinja2.Template(source, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     total = sum(map(len, configurations.values()))
-    page = template.render(runs=total, configurations=len(configurations), summary=sentences, sections=sections)
+    page = template.render(
+        runs=total, configurations=len(configurations), summary=sentences, sections=sections
+    )
     write_whole(folder / PAGE_NAME, f"{page}\n".encode())
     return sentences
 
@@ -60,7 +63,11 @@ def _held_out_table(axis: str, position: float, ranked: dict[str, pandas.DataFra
         for name in order:
             rows[name] += _cells(measure, ranked[measure.name].loc[name])[:wide]
     rows = [[*rows[name], str(int(ranked[ACCURACY]["seeds"][name]))] for name in order]
-    return {"head": [*head, "seeds"], "rows": rows, "caption": f"At equal {AXES[axis]}: {in_words(position, axis)}"}
+    return {
+        "head": [*head, "seeds"],
+        "rows": rows,
+        "caption": f"At equal {AXES[axis]}: {in_words(position, axis)}",
+    }
 
 
 def _cells(measure: Measure, row: pandas.Series) -> list[str]:
@@ -68,37 +75,70 @@ def _cells(measure: Measure, row: pandas.Series) -> list[str]:
     if not row["seeds"]:
         return ["–", "", ""]
     if measure.chart.log:  # the spread of a geometric mean is a factor
-        shown, spread = in_short(measure.chart.scale(row["mean"])), f" ×/÷ {measure.chart.scale(row['spread']):.3f}"
+        shown, spread = (
+            in_short(measure.chart.scale(row["mean"])),
+            f" ×/÷ {measure.chart.scale(row['spread']):.3f}",
+        )
         behind = f"× {measure.chart.scale(row['behind']):.2f}"
     else:
         shown, spread = measure.form(row["mean"]), f" ± {measure.form(row['spread'])}"
-        behind = ("−" if measure.better == "higher" else "+") + measure.form(row["behind"]).replace("%", " points")
+        behind = ("−" if measure.better == "higher" else "+") + measure.form(row["behind"]).replace(
+            "%", " points"
+        )
     shown += spread if row["seeds"] > 1 else ""
     if not row["behind"]:
         return [Markup("<b>{}</b>").format(shown), "best", ""]
     p, adjusted = row["p"], row["adjusted"]
-    return [shown, behind, "one seed" if math.isnan(p) else show_p(p, adjusted) + dagger(p, adjusted)]
+    return [
+        shown,
+        behind,
+        "one seed" if math.isnan(p) else show_p(p, adjusted) + dagger(p, adjusted),
+    ]
 
 
 def _runs_table(configurations: Configurations) -> dict:
     rows = []
     for name, runs in configurations.items():
         first, found = min(runs, key=lambda run: run.end["step"] / run.max_steps), economy(runs)
-        objective, trainer = str(first.settings.get("objective", "–")), first.settings.get("trainer")
+        objective, trainer = (
+            str(first.settings.get("objective", "–")),
+            first.settings.get("trainer"),
+        )
         if trainer not in (None, f"{objective.title().replace('_', '')}Trainer"):  # a user's own
             objective += f", {trainer}"
         step, most = first.end["step"], first.max_steps
-        cells = [name, objective, str(len(runs)), f"{step:,}" + (f" of {most:,}" if step < most else "")]
+        cells = [
+            name,
+            objective,
+            str(len(runs)),
+            f"{step:,}" + (f" of {most:,}" if step < most else ""),
+        ]
         cells += [in_words(found[axis], axis) for axis in AXES]
-        cells += [in_short(found["hours"]), f"{found['pace']:,.0f}", f"{found['memory'] / 1024:.2f}"]
+        cells += [
+            in_short(found["hours"]),
+            f"{found['pace']:,.0f}",
+            f"{found['memory'] / 1024:.2f}",
+        ]
         rows.append(["–" if cell == "nan" else cell for cell in cells])
-    head = ["configuration", "objective", "runs", "steps", "tokens", "training time", "process-hours", "tokens/s"]
+    head = [
+        "configuration",
+        "objective",
+        "runs",
+        "steps",
+        "tokens",
+        "training time",
+        "process-hours",
+        "tokens/s",
+    ]
     return {"head": [*head, "peak memory (GiB)"], "rows": rows}
 
 
 def _settings_rows(configurations: Configurations) -> list[list[str]]:
     """Return the settings that differ, also within a configuration."""
-    frames = (pandas.DataFrame([run.settings for run in runs], dtype=object) for runs in configurations.values())
+    frames = (
+        pandas.DataFrame([run.settings for run in runs], dtype=object)
+        for runs in configurations.values()
+    )
     table = pandas.concat(frames, keys=configurations).drop(columns=PLACES, errors="ignore")
     table = table.where(table.notna(), "–").astype(str)
     table = table.loc[:, table.nunique() > 1]
@@ -111,8 +151,12 @@ def _settings_rows(configurations: Configurations) -> list[list[str]]:
 def _picture(path: Path, configurations: Configurations, axes: Iterable[str]) -> dict:
     """Draw the charts of held-out or training figures beside the page, and return its section about them."""
     is_held_out = path.stem == "held_out"
-    charts = dict.fromkeys(each.chart for each in MEASURES if each.chart and each.is_held_out == is_held_out)
-    panels = {(chart, axis): _panel(chart, axis, configurations) for chart in charts for axis in axes}
+    charts = dict.fromkeys(
+        each.chart for each in MEASURES if each.chart and each.is_held_out == is_held_out
+    )
+    panels = {
+        (chart, axis): _panel(chart, axis, configurations) for chart in charts for axis in axes
+    }
     panels = {key: panel for key, panel in panels.items() if panel.series}
     if not panels:
         return {}
@@ -126,7 +170,9 @@ def _picture(path: Path, configurations: Configurations, axes: Iterable[str]) ->
 def _panel(chart: Chart, axis: str, configurations: Configurations) -> Panel:
     series, (divisor, unit) = [], AXIS_UNITS[axis]
     for measure in (each for each in MEASURES if each.chart == chart):
-        for colour, (name, runs) in zip(itertools.cycle(COLOURS), configurations.items(), strict=False):
+        for colour, (name, runs) in zip(
+            itertools.cycle(COLOURS), configurations.items(), strict=False
+        ):
             for points in filter(len, (run.curve(measure.name, axis) for run in runs)):
                 values = points[measure.name].map(chart.scale)
                 look = {"color": colour, "linewidth": 1.3, "label": name}

@@ -11,7 +11,9 @@ from ..pictures import in_short
 from ..significance import holm, is_significant, mean_test
 from .records import AXES, SECONDS, TOKENS, Run
 
-Configurations = dict[str, list[Run]]  # runs that differ only in their seed, by the name of their configuration
+Configurations = dict[
+    str, list[Run]
+]  # runs that differ only in their seed, by the name of their configuration
 ACCURACY, CROSS_ENTROPY = "eval_accuracy", "eval_cross_entropy"
 # Held-out figures that rank runs, in the order of the tables' columns. The first orders the rows.
 COMPARED = [each for each in EVALUATION if each.chart and each.better]
@@ -25,7 +27,9 @@ def rank(values: dict[str, Sequence[float]], higher_is_better: bool) -> pandas.D
     The columns are ``seeds``, ``mean``, ``spread`` (standard deviation), ``behind`` (distance from the best mean), its ``p``,
     and ``adjusted`` by Holm's correction over all pairs, since any could have been the best; nan means unknown.
     """
-    table = pandas.DataFrame({name: pandas.Series(own, dtype=float) for name, own in values.items()})
+    table = pandas.DataFrame(
+        {name: pandas.Series(own, dtype=float) for name, own in values.items()}
+    )
     table = pandas.DataFrame({"seeds": table.count(), "mean": table.mean(), "spread": table.std()})
     table = table.sort_values("mean", ascending=not higher_is_better, kind="stable")
     table["behind"] = (table["mean"] - table["mean"].iloc[0]).abs()
@@ -40,9 +44,13 @@ def rank(values: dict[str, Sequence[float]], higher_is_better: bool) -> pandas.D
     return table
 
 
-def held_out(configurations: Configurations, axis: str) -> tuple[float, dict[str, pandas.DataFrame]]:
+def held_out(
+    configurations: Configurations, axis: str
+) -> tuple[float, dict[str, pandas.DataFrame]]:
     """Return the most tokens or seconds that every run was evaluated at, and `rank` there by each of `COMPARED`, by name."""
-    ends = [run.curve(ACCURACY, axis)[axis].max() for runs in configurations.values() for run in runs]
+    ends = [
+        run.curve(ACCURACY, axis)[axis].max() for runs in configurations.values() for run in runs
+    ]
     position, ranked = min((end for end in ends if end > 0), default=0.0), {}
     for measure in COMPARED:
         values: dict[str, list[float]] = {}
@@ -59,7 +67,11 @@ def first_reaching(points: Iterable[tuple[float, float]], wanted: float) -> floa
     points = list(points)
     for (start, above), (position, value) in itertools.pairwise([*points[:1], *points]):
         if value <= wanted:
-            return position if above <= wanted else start + (above - wanted) / (above - value) * (position - start)
+            return (
+                position
+                if above <= wanted
+                else start + (above - wanted) / (above - value) * (position - start)
+            )
     return None
 
 
@@ -83,15 +95,23 @@ def economy(runs: Sequence[Run]) -> dict[str, float]:
     """Return means over seeds: tokens, seconds, ``hours`` of all processes, ``pace`` (tokens / s), peak ``memory`` (MiB)."""
     ends = pandas.DataFrame([run.end for run in runs], dtype=float)
     memory = [run.curve("peak_memory_mib", "step")["peak_memory_mib"].max() for run in runs]
-    means = ends.assign(hours=ends["process_seconds"] / 3600, pace=ends[TOKENS] / ends[SECONDS]).mean()
+    means = ends.assign(
+        hours=ends["process_seconds"] / 3600, pace=ends[TOKENS] / ends[SECONDS]
+    ).mean()
     return means.to_dict() | {"memory": pandas.Series(memory).max()}
 
 
 def compare(configurations: Configurations) -> tuple[dict[str, tuple[float, dict]], list[str]]:
     """Return `held_out` by axis, empty if nothing can be compared, and a list of sentences about the runs."""
-    found = {name: runs for name, runs in configurations.items() if any(ACCURACY in run.logged for run in runs)}
+    found = {
+        name: runs
+        for name, runs in configurations.items()
+        if any(ACCURACY in run.logged for run in runs)
+    }
     if not found:
-        return {}, ["No run was evaluated over the whole vocabulary, so nothing here shows which one predicts best."]
+        return {}, [
+            "No run was evaluated over the whole vocabulary, so nothing here shows which one predicts best."
+        ]
     if reason := not_comparable(configurations):
         return {}, [f"{reason}, so their held-out figures say nothing about which one is better."]
     ranked = {axis: held_out(found, axis) for axis in AXES}
@@ -99,7 +119,9 @@ def compare(configurations: Configurations) -> tuple[dict[str, tuple[float, dict
         return ranked, [_quality(TOKENS, *ranked[TOKENS])]
     sentences = [_quality(axis, *ranked[axis]) for axis in AXES] + _reached(found)
     if min(map(len, found.values())) < 2:
-        sentences.append("A configuration with one seed does not rule out chance, so nothing about it is significant.")
+        sentences.append(
+            "A configuration with one seed does not rule out chance, so nothing about it is significant."
+        )
     return ranked, sentences
 
 
@@ -121,7 +143,11 @@ def _quality(axis: str, position: float, ranked: dict[str, pandas.DataFrame]) ->
 
 def _reached(configurations: Configurations) -> list[str]:
     """Say what the configuration with the lowest final perplexity needs to reach the others' final ones."""
-    curves = {name: curve for name, runs in configurations.items() if (curve := _mean_curve(runs))[TOKENS].max() > 0}
+    curves = {
+        name: curve
+        for name, runs in configurations.items()
+        if (curve := _mean_curve(runs))[TOKENS].max() > 0
+    }
     if len(curves) < 2:
         return []
     best, parts = min(curves, key=lambda name: curves[name][CROSS_ENTROPY].iloc[-1]), []
@@ -131,14 +157,22 @@ def _reached(configurations: Configurations) -> list[str]:
         for axis in AXES:
             points = zip(leading[axis], leading[CROSS_ENTROPY], strict=True)
             shares.append(first_reaching(points, end[CROSS_ENTROPY]) / end[axis])
-        parts.append(f"{shares[0]:.0%} of the tokens and {shares[1]:.0%} of the training time of {name}")
+        parts.append(
+            f"{shares[0]:.0%} of the tokens and {shares[1]:.0%} of the training time of {name}"
+        )
     return [f"To reach the others' final perplexity, {best} needs {_listed(parts)}."]
 
 
 def _mean_curve(runs: Sequence[Run]) -> pandas.DataFrame:
     """Return means over seeds at the steps at which all were evaluated."""
-    columns = ["step", *AXES, CROSS_ENTROPY]  # a resumed run, or a call of evaluate, may evaluate a step twice
-    points = pandas.concat([run.logged.reindex(columns=columns).dropna().drop_duplicates("step") for run in runs])
+    columns = [
+        "step",
+        *AXES,
+        CROSS_ENTROPY,
+    ]  # a resumed run, or a call of evaluate, may evaluate a step twice
+    points = pandas.concat(
+        [run.logged.reindex(columns=columns).dropna().drop_duplicates("step") for run in runs]
+    )
     steps = points.groupby("step")
     return steps.mean()[steps.size() == len(runs)]
 

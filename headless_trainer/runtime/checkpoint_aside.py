@@ -29,8 +29,17 @@ def _whole_or_none(what: Path, aside: Path, run_dir: Path, is_main: bool) -> Ite
         if is_lost_connection(error):
             raise
         last = last_whole_checkpoint(run_dir)
-        free = shutil.disk_usage(next(filter(Path.is_dir, [run_dir, *run_dir.absolute().parents]))).free / 2**20
-        kept = f"The last whole checkpoint is {last!r}" if last else "No whole checkpoint was written before it"
+        free = (
+            shutil.disk_usage(
+                next(filter(Path.is_dir, [run_dir, *run_dir.absolute().parents]))
+            ).free
+            / 2**20
+        )
+        kept = (
+            f"The last whole checkpoint is {last!r}"
+            if last
+            else "No whole checkpoint was written before it"
+        )
         raise OSError(
             f"{str(what)!r} could not be written to ({type(error).__name__}: {error}); {free:,.1f} MiB are free there. {kept}. "
             f"Fix that or make room, then start again{' with --resume_from_checkpoint auto' if last else ''}."
@@ -101,7 +110,9 @@ class CheckpointAside(ExitStack):
             raise FileNotFoundError(f"it lacks {part}, which was never written or has been removed")
         write_manifest(self.folder, **facts)
         if self.final.exists():
-            os.replace(self.final, self.aside / "replaced")  # after a kill here, the next resume finishes the rename
+            os.replace(
+                self.final, self.aside / "replaced"
+            )  # after a kill here, the next resume finishes the rename
         os.replace(self.folder, self.final)
         sync_folder(self.run_dir)
         shutil.rmtree(self.aside, ignore_errors=True)

@@ -31,7 +31,11 @@ INCOMPLETE_NAME, SETTINGS_NAME = ".incomplete", "settings.json"
 def save_token_counts(folder: str | Path, token_counts: Tensor, totals: dict[str, float]) -> None:
     """Write the counts of each token as a target, ``(V,)`` int64, and the run's totals, into one safetensors file."""
     metadata = {name: repr(value) for name, value in totals.items()}
-    save_file({"token_counts": token_counts.cpu().contiguous()}, Path(folder) / TOKEN_COUNTS_NAME, metadata=metadata)
+    save_file(
+        {"token_counts": token_counts.cpu().contiguous()},
+        Path(folder) / TOKEN_COUNTS_NAME,
+        metadata=metadata,
+    )
 
 
 def load_token_counts(source: str | Path, **hub: Any) -> tuple[Tensor, dict[str, float]]:
@@ -82,14 +86,24 @@ def read_settings(folder: str | Path) -> dict:
     try:
         found = json.loads(path.read_text(encoding="utf-8")).items()
     except (ValueError, AttributeError) as error:
-        raise ValueError(f"{str(path)!r} does not hold settings ({error}). Delete it to continue without.") from error
+        raise ValueError(
+            f"{str(path)!r} does not hold settings ({error}). Delete it to continue without."
+        ) from error
     plain = str | int | float | None
-    return {name: value for name, value in found if isinstance(value, plain) and not name.endswith("token")}
+    return {
+        name: value
+        for name, value in found
+        if isinstance(value, plain) and not name.endswith("token")
+    }
 
 
 def checkpoints_in(folder: str | Path) -> list[Path]:
     """Find the checkpoints in a run's folder, complete or not, the one with the most steps first."""
-    found = [path for path in Path(folder).glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
+    found = [
+        path
+        for path in Path(folder).glob("checkpoint-*")
+        if re.fullmatch(r"checkpoint-\d+", path.name)
+    ]
     return sorted(filter(Path.is_dir, found), key=_steps, reverse=True)
 
 
@@ -144,22 +158,36 @@ def _last_to_resume(value: str | bool, output_dir: Path) -> str | None:
     return last
 
 
-def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None, in_python: bool = False) -> None:
+def check_output_dir(
+    output_dir: str | Path, resume_from_checkpoint: str | None, in_python: bool = False
+) -> None:
     """Refuse to overwrite an earlier run unless this run resumes its end; ``in_python`` words the error for notebooks."""
     folder = Path(output_dir)
     checkpoints = checkpoints_in(folder)
-    left = [*checkpoints, *(path for path in sorted(folder.glob("*")) if re.fullmatch(WEIGHTS, path.name))]
-    above = resume_from_checkpoint and Path(os.path.abspath(resume_from_checkpoint)).parent  # it may be a link there
+    left = [
+        *checkpoints,
+        *(path for path in sorted(folder.glob("*")) if re.fullmatch(WEIGHTS, path.name)),
+    ]
+    above = (
+        resume_from_checkpoint and Path(os.path.abspath(resume_from_checkpoint)).parent
+    )  # it may be a link there
     if left and not (above and above.resolve() == folder.resolve()):
         another, further = "choose another --output_dir", "--resume_from_checkpoint last"
         if in_python:
             another = "set trainer.args.output_dir to another folder"
             further = "train(resume_from_checkpoint=True), after a finished run with a larger trainer.args.max_steps"
         further = f", or resume: {further}" if checkpoints else ""
-        raise ValueError(f"output_dir {str(folder)!r} already holds {left[0].name!r}: {another}{further}.")
+        raise ValueError(
+            f"output_dir {str(folder)!r} already holds {left[0].name!r}: {another}{further}."
+        )
     if resume_from_checkpoint:
-        step = json.loads(Path(resume_from_checkpoint, TRAINER_STATE_NAME).read_text(encoding="utf-8"))["global_step"]
-        if later := next((path.name for path in checkpoints if _steps(path) > step and not find_fault(path)), None):
+        step = json.loads(
+            Path(resume_from_checkpoint, TRAINER_STATE_NAME).read_text(encoding="utf-8")
+        )["global_step"]
+        if later := next(
+            (path.name for path in checkpoints if _steps(path) > step and not find_fault(path)),
+            None,
+        ):
             raise ValueError(
                 f"resume_from_checkpoint {resume_from_checkpoint!r} is of step {step} but output_dir {str(folder)!r} holds "
                 f"{later!r} too, from which the next resume would start: move that away, or choose another output_dir."
@@ -175,7 +203,9 @@ def check_writable(folder: str | Path, argument: str = "output_dir") -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()  # one for each process
     except OSError as error:
-        raise PermissionError(f"{argument} {str(folder)!r} cannot be written to ({error}). Choose another.") from error
+        raise PermissionError(
+            f"{argument} {str(folder)!r} cannot be written to ({error}). Choose another."
+        ) from error
 
 
 def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int) -> None:
@@ -222,7 +252,9 @@ class StopOnSignal(TrainerCallback):
         """Handle signals during a training run, and restore their handlers afterwards."""
         self.number, self._heard, self._interrupt = 0, 0, None
         if threading.current_thread() is not threading.main_thread():
-            logger.warning("Training runs in a thread, which cannot catch SIGTERM and Ctrl-C: no checkpoint then.")
+            logger.warning(
+                "Training runs in a thread, which cannot catch SIGTERM and Ctrl-C: no checkpoint then."
+            )
         with self._handlers:
             yield
         if self._heard and not self.number:  # after the last step
@@ -243,7 +275,9 @@ class StopOnSignal(TrainerCallback):
                 control.should_evaluate = False
 
     def on_epoch_end(self, args, state, control, **kwargs):
-        if self.stopped and state.epoch % 1:  # in the middle of it, where the parent would also evaluate and save again
+        if (
+            self.stopped and state.epoch % 1
+        ):  # in the middle of it, where the parent would also evaluate and save again
             control.should_evaluate = control.should_save = False
 
     def on_evaluate(self, args, state, control, **kwargs):
@@ -251,11 +285,15 @@ class StopOnSignal(TrainerCallback):
             control.should_save = control.should_training_stop = True
 
     def on_save(self, args, state, control, **kwargs):
-        control.should_training_stop |= self.agreed()  # the signal may have come while the checkpoint was written
+        control.should_training_stop |= (
+            self.agreed()
+        )  # the signal may have come while the checkpoint was written
 
     def beside_checkpoints(self, folder: str, control) -> str:
         """Return where `Trainer`, at its end, looks for checkpoints to delete: not the folder with the signal's own."""
-        return os.path.join(folder, "stopped") if self.stopped and not control.should_save else folder
+        return (
+            os.path.join(folder, "stopped") if self.stopped and not control.should_save else folder
+        )
 
     def agreed(self) -> bool:
         """Return whether any process has received a signal: it reaches them at different steps, and all stop together."""
@@ -269,4 +307,6 @@ class StopOnSignal(TrainerCallback):
             again = self._interrupt is signal.default_int_handler
             signal.signal(number, signal.default_int_handler if again else signal.SIG_DFL)
             if os.environ.get("RANK", "0") == "0":
-                say("Ctrl-C: the run ends after this step, with a checkpoint. A second Ctrl-C ends it at once.")
+                say(
+                    "Ctrl-C: the run ends after this step, with a checkpoint. A second Ctrl-C ends it at once."
+                )

@@ -14,9 +14,15 @@ from .manifest import TRAINER_STATE_NAME
 def read_state(folder: str | Path) -> tuple[dict, Path]:
     """Read ``trainer_state.json`` of a run, finished or not: its own, or its last checkpoint's if that is later."""
     places = [Path(folder), *checkpoints_in(folder)[:1]]
-    states = [(_read(place / TRAINER_STATE_NAME), place) for place in places if (place / TRAINER_STATE_NAME).is_file()]
+    states = [
+        (_read(place / TRAINER_STATE_NAME), place)
+        for place in places
+        if (place / TRAINER_STATE_NAME).is_file()
+    ]
     if not states:
-        raise FileNotFoundError(f"{str(folder)!r} is not a run: it lacks {TRAINER_STATE_NAME}. Name its --output_dir.")
+        raise FileNotFoundError(
+            f"{str(folder)!r} is not a run: it lacks {TRAINER_STATE_NAME}. Name its --output_dir."
+        )
     return max(states, key=lambda found: found[0]["global_step"])
 
 
@@ -25,18 +31,29 @@ def _read(path: Path) -> dict:
         state = json.loads(path.read_text(encoding="utf-8"))
         return {name: state[name] for name in ("global_step", "log_history")} | state
     except (ValueError, LookupError, TypeError) as error:
-        raise ValueError(f"{str(path)!r} is not the log of a run ({type(error).__name__}: {error}).") from error
+        raise ValueError(
+            f"{str(path)!r} is not the log of a run ({type(error).__name__}: {error})."
+        ) from error
 
 
-def curves(log_history: Sequence[dict], end: tuple[int, float, float] | None = None) -> pandas.DataFrame:
+def curves(
+    log_history: Sequence[dict], end: tuple[int, float, float] | None = None
+) -> pandas.DataFrame:
     """Return the logs as a table: a row for each log in the order of steps, a column for each name, nan where it is missing.
 
     Every row, also of evaluations, has ``tokens_seen`` and ``train_seconds`` (tokens, and seconds of training steps, since the
     start), interpolated linearly between the logs that have them and extrapolated from the last two. ``end`` gives step,
     tokens and seconds after the last log, if known.
     """
-    names = ["step", "tokens_seen", "train_seconds", *(name for logs in log_history for name in logs)]
-    table = pandas.DataFrame([logs for logs in log_history if "step" in logs], columns=list(dict.fromkeys(names)))
+    names = [
+        "step",
+        "tokens_seen",
+        "train_seconds",
+        *(name for logs in log_history for name in logs),
+    ]
+    table = pandas.DataFrame(
+        [logs for logs in log_history if "step" in logs], columns=list(dict.fromkeys(names))
+    )
     table = table.sort_values("step", kind="stable", ignore_index=True)
     for place, name in enumerate(("tokens_seen", "train_seconds"), 1):
         logged = table[["step", name]].dropna().to_numpy().tolist()

@@ -22,7 +22,9 @@ def connect(args: TrainingArguments) -> None:
         del os.environ["ACCELERATE_DYNAMO_USE_DYNAMIC"]
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION")
     if launched in ("bf16", "fp16") and not (args.bf16 or args.fp16):
-        setattr(args, launched, True)  # or cards, results and DeepSpeed's checks would take it for float32
+        setattr(
+            args, launched, True
+        )  # or cards, results and DeepSpeed's checks would take it for float32
     if computes_on_cpu(args):
         PartialState(cpu=True, backend=args.ddp_backend, timeout=args.ddp_timeout_delta)
 
@@ -45,28 +47,47 @@ def check_launch(args: TrainingArguments, environment: Mapping[str, str] = os.en
     """Refuse launches that would train alone, split rows, or lose a setting or the model."""
     if args.deepspeed_plugin is not None:
         if not {"MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
-            raise ValueError("deepspeed or ACCELERATE_USE_DEEPSPEED is set without a launcher: use accelerate launch.")
+            raise ValueError(
+                "deepspeed or ACCELERATE_USE_DEEPSPEED is set without a launcher: use accelerate launch."
+            )
         _check_deepspeed(args)
-    if any(int(environment.get(f"PARALLELISM_CONFIG_{each}_SIZE", "1")) > 1 for each in ("TP", "CP", "SP")):
-        raise ValueError("accelerate's parallelism_config splits rows or layers: leave its tp, cp and sp sizes at 1.")
+    if any(
+        int(environment.get(f"PARALLELISM_CONFIG_{each}_SIZE", "1")) > 1
+        for each in ("TP", "CP", "SP")
+    ):
+        raise ValueError(
+            "accelerate's parallelism_config splits rows or layers: leave its tp, cp and sp sizes at 1."
+        )
     version = (args.fsdp_plugin_args or {}).get("fsdp_version", 2)
     if int(environment.get("FSDP_VERSION", "1") if _launches_fsdp(environment) else version) != 2:
         raise ValueError(
             "FSDP 1 would save no model: launch with --fsdp_version 2 (headless-trainer launch-config fsdp2)."
         )
     if environment.get("ACCELERATE_MIXED_PRECISION") == "fp8":
-        raise ValueError("accelerate's mixed_precision is fp8, which replaces layers that the loss reads: use bf16.")
+        raise ValueError(
+            "accelerate's mixed_precision is fp8, which replaces layers that the loss reads: use bf16."
+        )
     started = environment.get("WORLD_SIZE", "1")
     if args.world_size == 1 and started != "1" and "RANK" in environment:
-        why, remedy = "this machine has no GPU", "add --use_cpu to the script's flags to train on CPUs"
+        why, remedy = (
+            "this machine has no GPU",
+            "add --use_cpu to the script's flags to train on CPUs",
+        )
         if "LOCAL_RANK" not in environment:
-            why, remedy = "LOCAL_RANK is missing", "launch with torchrun or accelerate launch, set LOCAL_RANK"
+            why, remedy = (
+                "LOCAL_RANK is missing",
+                "launch with torchrun or accelerate launch, set LOCAL_RANK",
+            )
         raise ValueError(
             f"WORLD_SIZE is {started} but {why}, so each of the {started} processes would train alone, into the same folder: "
             f"{remedy}, or launch one process."
         )
     # The launcher of a single process sets these even if several were requested.
-    if {"ACCELERATE_USE_CPU", "MASTER_ADDR", "MASTER_PORT"} <= environment.keys() and "WORLD_SIZE" not in environment:
+    if {
+        "ACCELERATE_USE_CPU",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    } <= environment.keys() and "WORLD_SIZE" not in environment:
         logger.warning(
             "accelerate launch has started one process; if --num_processes is larger, use --config_file "
             '"$(headless-trainer launch-config cpu)" and --use_cpu to train on CPUs.'
@@ -82,9 +103,15 @@ def _check_deepspeed(args: TrainingArguments) -> None:
     merged = HfTrainerDeepSpeedConfig(copy.deepcopy(config))
     merged.trainer_config_process(args)
     if merged.mismatches:  # transformers would end with them once the corpus is tokenized
-        raise ValueError(f"DeepSpeed's configuration contradicts the arguments: {'; '.join(merged.mismatches)}.")
-    if merged.is_zero3() and not merged.is_true("zero_optimization.stage3_gather_16bit_weights_on_model_save"):
-        raise ValueError("DeepSpeed's zero3_save_16bit_model is false, so no model would be saved: set it to true.")
+        raise ValueError(
+            f"DeepSpeed's configuration contradicts the arguments: {'; '.join(merged.mismatches)}."
+        )
+    if merged.is_zero3() and not merged.is_true(
+        "zero_optimization.stage3_gather_16bit_weights_on_model_save"
+    ):
+        raise ValueError(
+            "DeepSpeed's zero3_save_16bit_model is false, so no model would be saved: set it to true."
+        )
 
 
 def check_devices(args: TrainingArguments) -> None:

@@ -41,7 +41,9 @@ def alone_in(folder: str | Path, name: str = LOCK_NAME, owner: str | None = None
     lock = FileLock(path, timeout=1, thread_local=False, fallback_to_soft=False)
     if not any(path == each for each, _ in held) or (owner and (path, owner) in held):
         if on_first_process(lambda: _take(lock, path, folder)) and several():
-            end = time.monotonic() + APPEARS_SECONDS  # a network file system may show the first's file that late
+            end = (
+                time.monotonic() + APPEARS_SECONDS
+            )  # a network file system may show the first's file that late
             while not path.exists() and time.monotonic() < end:
                 time.sleep(0.5)
             if not path.exists():
@@ -61,7 +63,9 @@ def alone_in(folder: str | Path, name: str = LOCK_NAME, owner: str | None = None
 
 def _take(lock: FileLock, path: Path, folder: str | Path) -> bool:
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)  # not resolved: a link to a missing disk is an error
+        Path(folder).mkdir(
+            parents=True, exist_ok=True
+        )  # not resolved: a link to a missing disk is an error
         lock.acquire()
     except Timeout:
         holder = path.read_text(errors="replace")[:200].strip() or "another process"
@@ -72,7 +76,9 @@ def _take(lock: FileLock, path: Path, folder: str | Path) -> bool:
     except FileExistsError:  # a file or such a link, which whoever writes to the folder refuses
         return False
     except OSError as error:  # whoever writes to the folder reports if it is not writable
-        logger.warning("%s cannot be locked (%s), so a second run could write to that folder.", path, error)
+        logger.warning(
+            "%s cannot be locked (%s), so a second run could write to that folder.", path, error
+        )
         return False
     with suppress(OSError):  # on a full disk the file does not name its holder
         since = time.strftime("%Y-%m-%d %H:%M:%S %z")

@@ -13,14 +13,18 @@ from typing import Any
 MANIFEST_NAME = "manifest.json"
 TOKEN_COUNTS_NAME = "token_counts.safetensors"
 TRAINED_NAME = "trained_weights.safetensors"  # in a checkpoint whose other weights are folded for other clients
-TRAINER_STATE_NAME = "trainer_state.json"  # transformers' own name; importing its trainer for it would take seconds
-CARD_NAME = "README.md"  # not checked: people edit it, scores are added later, and no run resumes from it
-ALGORITHM = "sha256"  # the processor's own instructions make it the fastest of hashlib's on most machines
+TRAINER_STATE_NAME = (
+    "trainer_state.json"  # transformers' own name; importing its trainer for it would take seconds
+)
+CARD_NAME = (
+    "README.md"  # not checked: people edit it, scores are added later, and no run resumes from it
+)
+ALGORITHM = (
+    "sha256"  # the processor's own instructions make it the fastest of hashlib's on most machines
+)
 # The parts that a run resumes from, as `transformers.Trainer`, accelerate (FSDP) and DeepSpeed name them. DeepSpeed keeps all
 # but the random states in global_step*/.
-WEIGHTS = (
-    r"(.*/)?(adapter_|pytorch_)?model\b.*\.(safetensors|bin)|pytorch_model_fsdp.*|global_step\d+/.*model_states\.pt"
-)
+WEIGHTS = r"(.*/)?(adapter_|pytorch_)?model\b.*\.(safetensors|bin)|pytorch_model_fsdp.*|global_step\d+/.*model_states\.pt"
 STATES = {
     "the state of its optimizer": r"optimizer(\.pt|\.bin|_.*)|global_step\d+/.*",
     "the state of its schedule": r"scheduler\.pt|global_step\d+/.*",
@@ -35,7 +39,9 @@ def write_manifest(folder: str | Path, **facts: Any) -> None:
     """
     folder = Path(folder)
     names = names_in(folder)
-    with ThreadPoolExecutor() as pool:  # both hashing and waiting for the disk let other threads run
+    with (
+        ThreadPoolExecutor() as pool
+    ):  # both hashing and waiting for the disk let other threads run
         entries = pool.map(lambda name: _measure(folder / name, sync=True), names)
         content = {"algorithm": ALGORITHM, **facts, "files": dict(zip(names, entries, strict=True))}
     with open(folder / MANIFEST_NAME, "w", encoding="utf-8") as file:
@@ -60,7 +66,10 @@ def find_fault(folder: str | Path) -> str | None:
         if not (folder / MANIFEST_NAME).is_file():
             return f"{MANIFEST_NAME} is missing"
         stats = sorted((str(path), path.stat()) for path in folder.rglob("*") if path.is_file())
-        return _find_fault(folder, tuple((name, each.st_size, each.st_mtime_ns, each.st_ino) for name, each in stats))
+        return _find_fault(
+            folder,
+            tuple((name, each.st_size, each.st_mtime_ns, each.st_ino) for name, each in stats),
+        )
     except Exception as error:  # noqa: BLE001  whatever a damaged folder makes of a file
         return f"it cannot be checked ({type(error).__name__}: {error})"
 
@@ -75,16 +84,22 @@ def _find_fault(folder: Path, state: tuple) -> str | None:
         if (size := (folder / name).stat().st_size) != entry["size"]:
             return f"{name} has {size:,} bytes instead of {entry['size']:,}"
     if part := missing_part(folder, files, manifest):
-        only_model = ", as with save_only_model: --model_name_or_path starts a new run from its weights"
+        only_model = (
+            ", as with save_only_model: --model_name_or_path starts a new run from its weights"
+        )
         return f"it lacks {part}{only_model if part in STATES else ''}"
     with ThreadPoolExecutor() as pool:
-        for name, found in zip(files, pool.map(lambda name: _measure(folder / name), files), strict=True):
+        for name, found in zip(
+            files, pool.map(lambda name: _measure(folder / name), files), strict=True
+        ):
             if found != files[name]:
                 return f"{name} has changed since it was written: its {ALGORITHM} differs"
     return None
 
 
-def missing_part(folder: Path, names: Collection[str], facts: dict[str, Any], model_only: bool = False) -> str | None:
+def missing_part(
+    folder: Path, names: Collection[str], facts: dict[str, Any], model_only: bool = False
+) -> str | None:
     """Name a part that a run needs to resume and that is not among the names of a checkpoint's files, or return None.
 
     The facts in the manifest give the number of ``processes``, and whether each stored its position in a ``stream``. A

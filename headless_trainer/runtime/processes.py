@@ -21,7 +21,9 @@ from . import signals
 Result = TypeVar("Result")
 
 _turns = itertools.count()  # of `first_process_first`; the same on every process
-_listeners: list[Callable[[], None]] = []  # called at each progress of this process while others wait for it
+_listeners: list[
+    Callable[[], None]
+] = []  # called at each progress of this process while others wait for it
 
 
 def several() -> bool:
@@ -54,7 +56,9 @@ class HostExchange:
     def __init__(self, seconds: float):
         self._group = None
         if several() and torch.distributed.get_backend() != "gloo":
-            self._group = torch.distributed.new_group(backend="gloo", timeout=datetime.timedelta(seconds=seconds))
+            self._group = torch.distributed.new_group(
+                backend="gloo", timeout=datetime.timedelta(seconds=seconds)
+            )
 
     def largest(self, number: int) -> int:
         if not several():
@@ -86,7 +90,10 @@ def first_process_first(args: TrainingArguments, local: bool = True) -> Iterator
         return
     first = args.process_index - args.local_process_index if local else 0
     # The store where the processes met, which needs no connection between them.
-    store, key = torch.distributed.distributed_c10d._get_default_store(), f"first/{next(_turns)}/{first}"
+    store, key = (
+        torch.distributed.distributed_c10d._get_default_store(),
+        f"first/{next(_turns)}/{first}",
+    )
     if args.process_index != first:
         _wait(store, key, args.ddp_timeout, first)
         yield
@@ -136,7 +143,9 @@ def _wait(store: torch.distributed.Store, key: str, seconds: float, first: int) 
         elif time.monotonic() > since + seconds:
             fault = f"has made no progress for {seconds:g} seconds: if a step of it takes longer, raise --ddp_timeout"
     if fault:
-        raise ConnectionError(f"Process {first} (from 0), which prepares data, {fault}. To resume, start all again.")
+        raise ConnectionError(
+            f"Process {first} (from 0), which prepares data, {fault}. To resume, start all again."
+        )
 
 
 @contextmanager
@@ -150,7 +159,9 @@ def ended_with_launcher() -> Iterator[None]:
     def watch() -> None:
         while not done.wait(1):
             if os.getppid() != launcher:
-                signals.say(f"The launcher of process {torch.distributed.get_rank()} has ended, and so does this run.")
+                signals.say(
+                    f"The launcher of process {torch.distributed.get_rank()} has ended, and so does this run."
+                )
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
 
@@ -164,7 +175,9 @@ def ended_with_launcher() -> Iterator[None]:
 def is_lost_connection(error: BaseException) -> bool:
     """Return whether an error means that another process did not answer, rather than that this one failed."""
     # gloo's errors have no class of their own. They begin with a source file, except those after a timeout.
-    of_gloo = isinstance(error, RuntimeError) and re.search("gloo/transport|caused pair closure", str(error))
+    of_gloo = isinstance(error, RuntimeError) and re.search(
+        "gloo/transport|caused pair closure", str(error)
+    )
     return isinstance(error, torch.distributed.DistError) or bool(of_gloo)
 
 

@@ -32,7 +32,10 @@ def start_logging(args=None) -> None:
     """Show our messages on the main process, and only warnings from libraries and other processes."""
     form = {"format": "%(asctime)s %(mark)s%(message)s", "datefmt": "%H:%M:%S"}
     logging.basicConfig(handlers=[AboveBars(sys.stderr)], level=logging.WARNING, **form)
-    passive, process = args is None or args.log_level == "passive", args.process_index if args else 0
+    passive, process = (
+        args is None or args.log_level == "passive",
+        args.process_index if args else 0,
+    )
     level = logging.INFO if passive else args.get_process_log_level()
     logging.getLogger("headless_trainer").setLevel(logging.WARNING if process else level)
     transformers_logging.set_verbosity_error() if process else transformers_logging.set_verbosity_warning()
@@ -42,11 +45,15 @@ def start_logging(args=None) -> None:
 def quiet_libraries() -> None:
     """Silence messages that libraries log at each start or about normal conditions."""
     for name, said in LEFT_OUT.items():
-        logging.getLogger(name).addFilter(lambda record, said=said: not re.search(said, record.getMessage()))
+        logging.getLogger(name).addFilter(
+            lambda record, said=said: not re.search(said, record.getMessage())
+        )
     transformers_logging.disable_progress_bar()  # bars of written files, not the bar of training
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
-    logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # an error with the same text follows
+    logging.getLogger("datasets.packaged_modules").setLevel(
+        logging.CRITICAL
+    )  # an error with the same text follows
 
 
 class AboveBars(logging.StreamHandler):
@@ -74,7 +81,11 @@ class LogLines(TrainerCallback):
         logs = {name.replace("eval_old_", "eval_"): value for name, value in (logs or {}).items()}
         found = [each for each in shown_in(CONSOLE) if each.name in logs and each.is_logged(args)]
         if state.is_world_process_zero and found:
-            place = f" held-out{' old texts' * of_old}" if found[0].is_held_out else f"/{state.max_steps}"
+            place = (
+                f" held-out{' old texts' * of_old}"
+                if found[0].is_held_out
+                else f"/{state.max_steps}"
+            )
             figures = (f"{each.short} {each.form(logs[each.name])}" for each in found)
             logger.info("step %d%s  %s", state.global_step, place, "  ".join(figures))
 
@@ -95,13 +106,20 @@ def finish(trainer, metrics: dict[str, float]) -> None:
     folder = Path(trainer.args.output_dir)
     try:
         if metrics:
-            found = metrics | {"step": trainer.state.global_step}  # a later training in this folder may end without one
+            found = metrics | {
+                "step": trainer.state.global_step
+            }  # a later training in this folder may end without one
             write_whole(folder / "eval_results.json", (json.dumps(found, indent=2) + "\n").encode())
         draw_loss(trainer.state.log_history, folder / "loss.png")
     except Exception as error:  # noqa: BLE001
-        logger.warning("The model is saved in %s, but its report could not be written: %s", folder, error)
+        logger.warning(
+            "The model is saved in %s, but its report could not be written: %s", folder, error
+        )
     shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-    logger.info("saved in %s: the model, its tokenizer, token counts, trainer_state.json, loss.png, README.md", shown)
+    logger.info(
+        "saved in %s: the model, its tokenizer, token counts, trainer_state.json, loss.png, README.md",
+        shown,
+    )
 
 
 def draw_loss(log_history: list[dict], path: Path) -> None:
@@ -114,7 +132,12 @@ def draw_loss(log_history: list[dict], path: Path) -> None:
             unit, scale = (each.chart.unit, each.chart.scale) if each.chart else (each.unit, float)
             x, y = logged["tokens_seen"] / 1e6, logged[each.name].map(scale)
             series = pictures.Series(x, y, each.line, label=each.label or each.short)
-            found.setdefault(("Held out" if each.is_held_out else "Training", unit), []).append(series)
+            found.setdefault(("Held out" if each.is_held_out else "Training", unit), []).append(
+                series
+            )
     label = "tokens seen (millions)"
-    panels = [pictures.Panel(series, title=title, ylabel=unit, xlabel=label) for (title, unit), series in found.items()]
+    panels = [
+        pictures.Panel(series, title=title, ylabel=unit, xlabel=label)
+        for (title, unit), series in found.items()
+    ]
     write_whole(path, pictures.to_png(pictures.curves(panels)))

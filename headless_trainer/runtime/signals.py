@@ -42,7 +42,9 @@ def handled(handlers: dict[int, Any]) -> Iterator[None]:
         yield
         return
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        handlers = {number: handler for number, handler in handlers.items() if number != signal.SIGHUP}
+        handlers = {
+            number: handler for number, handler in handlers.items() if number != signal.SIGHUP
+        }
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
@@ -106,7 +108,9 @@ def _follow_parent(start: Callable[[int], None] | None, worker: int) -> None:
     Launchers signal the whole group, and the parent needs its workers to finish its step. SIGTERM from the parent itself still
     ends a worker: torch and multiprocessing send it to the remaining workers at the end, and wait for them.
     """
-    can_tell = hasattr(signal, "sigtimedwait")  # needed to find the sender of a signal; macOS has none
+    can_tell = hasattr(
+        signal, "sigtimedwait"
+    )  # needed to find the sender of a signal; macOS has none
     signal.pthread_sigmask(signal.SIG_BLOCK, NAMES)
     if not can_tell:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

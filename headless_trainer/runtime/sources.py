@@ -22,7 +22,9 @@ def source(argument: str, name: str, *, model: bool = True) -> Iterator[None]:
         raise ValueError(f"{said} holds no config.json, so it is not a model. Name a checkpoint.")
     is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
     if is_path and not folder.exists():  # no Hub name: asking the Hub would take half a minute
-        raise OSError(f"{said} is not a local folder. Name one that holds a checkpoint, or a Hub name.")
+        raise OSError(
+            f"{said} is not a local folder. Name one that holds a checkpoint, or a Hub name."
+        )
     try:
         yield
     except UNREADABLE as error:
@@ -30,13 +32,19 @@ def source(argument: str, name: str, *, model: bool = True) -> Iterator[None]:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         if folder.exists():
             raise ValueError(f"{said} cannot be loaded: {reason}.") from error
-        raise OSError(f"{said} is neither here nor found on the Hub: {reason}. Name a folder, or connect.") from error
+        raise OSError(
+            f"{said} is neither here nor found on the Hub: {reason}. Name a folder, or connect."
+        ) from error
 
 
 def find_file(name: str | Path, file: str, **hub) -> str | None:
     """Return the path of a file of a `source`, downloaded if it is on the Hub, or None; ``hub`` as in ``from_pretrained``."""
     try:
-        return cached_file(name, file, **{key: hub[key] for key in ("revision", "token", "cache_dir") if key in hub})
+        return cached_file(
+            name,
+            file,
+            **{key: hub[key] for key in ("revision", "token", "cache_dir") if key in hub},
+        )
     except OSError:
         return None
 
@@ -60,5 +68,7 @@ def load_tokenizer(argument: str, name: str, **hub) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(name, **hub)
     # Without files, transformers silently makes an empty tokenizer of the model's kind.
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
-        raise ValueError(f"{argument} {name!r} holds no tokenizer: save one there, or name one with --tokenizer_name.")
+        raise ValueError(
+            f"{argument} {name!r} holds no tokenizer: save one there, or name one with --tokenizer_name."
+        )
     return tokenizer

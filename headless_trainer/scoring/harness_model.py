@@ -14,7 +14,9 @@ from ..runtime import sources
 
 logger = logging.getLogger(__name__)
 
-CPU_BATCH_SIZE = 8  # inputs per batch on a CPU, where the harness would increase them until the memory is full
+CPU_BATCH_SIZE = (
+    8  # inputs per batch on a CPU, where the harness would increase them until the memory is full
+)
 # Otherwise transformers asks on the terminal, and runs a model's code if the answer, or piped input, is "y".
 NO_CODE = {"trust_remote_code": False}
 REMEDY = "Headless decoders get a head by `headless-trainer lm-head`; `headless-trainer glue` scores encoders."
@@ -50,10 +52,18 @@ def load(name_or_path: str, args) -> "ScoredPositions":
     check_head_is_known(model, report["unexpected_keys"], name_or_path)
     check_vocabulary(model, tokenizer, name_or_path, "save the model's own tokenizer there")
     if tokenizer.eos_token is None:  # the harness puts it before and after texts
-        tokenizer.eos_token = tokenizer.bos_token or tokenizer.sep_token or tokenizer.convert_ids_to_tokens(0)
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        tokenizer.eos_token = (
+            tokenizer.bos_token or tokenizer.sep_token or tokenizer.convert_ids_to_tokens(0)
+        )
+    accelerator = (
+        torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    )
     model.to(args.device or accelerator or "cpu")
-    batch_size = CPU_BATCH_SIZE if args.batch_size == "auto" and model.device.type == "cpu" else args.batch_size
+    batch_size = (
+        CPU_BATCH_SIZE
+        if args.batch_size == "auto" and model.device.type == "cpu"
+        else args.batch_size
+    )
     # A token that closes texts would stand between a context and its answer; half precision would make long answers tie.
     special = False if tokenizer("a").input_ids[-1] in tokenizer.all_special_ids else None
     settings = {"max_length": args.max_length, "softmax_dtype": "float32", "add_bos_token": special}
@@ -75,7 +85,9 @@ class ScoredPositions(HFLM):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self._longest = 0  # tokens of the longest continuation in the current batch; 0 to project all positions
+        self._longest = (
+            0  # tokens of the longest continuation in the current batch; 0 to project all positions
+        )
         if "logits_to_keep" in inspect.signature(self.model.forward).parameters:
             self.model.register_forward_pre_hook(self._keep_scored, with_kwargs=True)
 
@@ -86,10 +98,14 @@ class ScoredPositions(HFLM):
         padding = (args[0].flip(1).cumsum(1) == 0).sum(1).max()
         return args, kwargs | {"logits_to_keep": self._longest + int(padding)}
 
-    def _loglikelihood_tokens(self, requests, disable_tqdm: bool = False, override_bs: int | None = None):
+    def _loglikelihood_tokens(
+        self, requests, disable_tqdm: bool = False, override_bs: int | None = None
+    ):
         if self.batch_size != "auto":  # auto is tried out on inputs of no request
             self._longest = max((len(continuation) for _, _, continuation in requests), default=0)
-        if cut := sum(len(context) + len(answer) > self.max_length + 1 for _, context, answer in requests):
+        if cut := sum(
+            len(context) + len(answer) > self.max_length + 1 for _, context, answer in requests
+        ):
             said = "%d of %d inputs are longer than the %d tokens that the model reads, and lose their beginning."
             logger.warning(said, cut, len(requests), self.max_length)
         try:

@@ -16,7 +16,10 @@ PAPER_TASKS = (  # the tasks of `--tasks paper`: table 4 of arXiv 2309.08351, an
 )  # fmt: skip
 # Changes of `--tasks paper`: lm_eval 0.4.13 takes "yes" as the right answer to every yes/no question of QASPER (its
 # `doc_to_target` is 1), while its first version used the document's answer, and the paper reports accuracy. F1 stays beside it.
-QASPER = {"doc_to_target": "{{['no', 'yes'].index(answer)}}", "metric_list": [{"metric": "f1"}, {"metric": "acc"}]}
+QASPER = {
+    "doc_to_target": "{{['no', 'yes'].index(answer)}}",
+    "metric_list": [{"metric": "f1"}, {"metric": "acc"}],
+}
 
 
 def open_tasks(names: list[str], include_path: str | None = None) -> TaskManager:
@@ -41,16 +44,29 @@ def use_data_files(manager: TaskManager, items: list[str]) -> None:
     for item in items:
         task, _, file = item.partition("=")
         if not Path(file).is_file():
-            raise ValueError(f"data_files must be task=file items of files that exist, got {item!r}.")
+            raise ValueError(
+                f"data_files must be task=file items of files that exist, got {item!r}."
+            )
         _check_known("data_files", task, manager.all_subtasks)
         config = _definition(manager, task)
-        split, few_shot = config.get("test_split") or config.get("validation_split"), config.get("fewshot_config") or {}
+        split, few_shot = (
+            config.get("test_split") or config.get("validation_split"),
+            config.get("fewshot_config") or {},
+        )
         if not few_shot.get("samples"):
-            config |= {"test_split": split, "fewshot_split": split, "fewshot_config": few_shot | {"split": split}}
+            config |= {
+                "test_split": split,
+                "fewshot_split": split,
+                "fewshot_config": few_shot | {"split": split},
+            }
         splits = {value for key, value in config.items() if key.endswith("_split") and value}
         builder = {".parquet": "parquet", ".csv": "csv"}.get(Path(file).suffix, "json")
         data = {"data_files": dict.fromkeys(splits, file)}
-        define(manager, task, config | {"dataset_path": builder, "dataset_name": None, "dataset_kwargs": data})
+        define(
+            manager,
+            task,
+            config | {"dataset_path": builder, "dataset_name": None, "dataset_kwargs": data},
+        )
 
 
 def define(manager: TaskManager, name: str, changes: dict) -> None:
@@ -60,7 +76,9 @@ def define(manager: TaskManager, name: str, changes: dict) -> None:
 
 def _definition(manager: TaskManager, name: str) -> dict:
     entry = manager.task_index[name]
-    return load_yaml(entry.yaml_path) if entry.yaml_path else entry.cfg  # with the Python functions that it names
+    return (
+        load_yaml(entry.yaml_path) if entry.yaml_path else entry.cfg
+    )  # with the Python functions that it names
 
 
 def load(manager: TaskManager, name: str) -> dict:

@@ -32,7 +32,9 @@ def compare(first: Path, second: Path) -> list[dict[str, Any]]:
     scores = [scores_of(each).dropna(subset="documents") for each in results]
     both = scores[0].merge(scores[1], on=["task", "metric"])
     if both.empty:
-        raise ValueError(f"{str(first)!r} and {str(second)!r} have no task in common: score both on the same.")
+        raise ValueError(
+            f"{str(first)!r} and {str(second)!r} have no task in common: score both on the same."
+        )
     for score in both.itertuples():
         documents = [each["samples"][score.task] for each in results]
         if _inputs(results[0], score.task) != _inputs(results[1], score.task):
@@ -54,7 +56,9 @@ def _inputs(results: dict[str, Any], task: str) -> tuple:
 
 
 def _compare(score, documents: list[list]) -> dict[str, Any]:
-    direction = score.higher_is_better_x if score.higher_is_better_x == score.higher_is_better_y else None
+    direction = (
+        score.higher_is_better_x if score.higher_is_better_x == score.higher_is_better_y else None
+    )
     values = [score.value_x, score.value_y]
     row = {"values": values, "higher_is_better": direction, "better": None}
     if {*map(_sign_of_the_mean, values, documents)} not in ({1}, {-1}):
@@ -62,7 +66,9 @@ def _compare(score, documents: list[list]) -> dict[str, Any]:
     row["difference"] = mean_difference(*documents)
     if direction is not None:
         row["p"] = mean_test(*documents, paired=True)
-        row["better"] = None if values[0] == values[1] else int((values[1] > values[0]) == direction)
+        row["better"] = (
+            None if values[0] == values[1] else int((values[1] > values[0]) == direction)
+        )
     return row
 
 
@@ -71,7 +77,9 @@ def _sign_of_the_mean(value: float, scores: list) -> int:
 
     No test applies to metrics that are no function of a mean, such as F1, or to a single document.
     """
-    if len(scores) < 2 or not all(isinstance(score, int | float) and math.isfinite(score) for score in scores):
+    if len(scores) < 2 or not all(
+        isinstance(score, int | float) and math.isfinite(score) for score in scores
+    ):
         return 0
     mean = math.fsum(scores) / len(scores)
     if math.isclose(value, mean, rel_tol=1e-6):
@@ -84,12 +92,24 @@ def comparison_table(rows: list[dict[str, Any]], names: Sequence[str]) -> str:
     table = []
     for row in rows:
         cells = [f"{value:.4f}" for value in row["values"]]
-        interval = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row["difference"]) if "difference" in row else ""
+        interval = (
+            "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row["difference"]) if "difference" in row else ""
+        )
         if row["better"] is not None:
             cells[row["better"]] += dagger(row["p"], row["holm"])
         label = metric_label(row["metric"]) + ARROWS[row["higher_is_better"]]
-        table.append([row["task"], label, *cells, interval, show_p(row["p"], row["holm"]) if "p" in row else ""])
-    return markdown(["task", "metric", "A", "B", "A - B [95 %]", "p"], table, left=2) + NOTES.format(*names)
+        table.append(
+            [
+                row["task"],
+                label,
+                *cells,
+                interval,
+                show_p(row["p"], row["holm"]) if "p" in row else "",
+            ]
+        )
+    return markdown(
+        ["task", "metric", "A", "B", "A - B [95 %]", "p"], table, left=2
+    ) + NOTES.format(*names)
 
 
 def score_table(folders: Sequence[str | Path]) -> str:
@@ -110,6 +130,8 @@ def score_table(folders: Sequence[str | Path]) -> str:
             if own_inputs not in (known := inputs.setdefault(task, [])):
                 known.append(own_inputs)
             task += f", inputs {number}" if (number := 1 + known.index(own_inputs)) > 1 else ""
-            own[task, metric_label(row.metric) + ARROWS[row.higher_is_better]] = f"{row.value:.4f}{error}{part}"
+            own[task, metric_label(row.metric) + ARROWS[row.higher_is_better]] = (
+                f"{row.value:.4f}{error}{part}"
+            )
     table = pandas.DataFrame(cells).sort_index().fillna("")
     return markdown(["task", "metric", *table], table.reset_index().values.tolist(), left=2)

@@ -33,10 +33,16 @@ def add_scores(folder: Path, model: str, found: dict[str, Any], weights: str) ->
     """Add what the harness's ``evaluate`` returned to the folder of a model; scores of other ``weights`` there go."""
     results = read_results(folder) if (folder / RESULTS_NAME).is_file() else {}
     results = results if results.get("weights") == weights else {"weights": weights}
-    found = found | {"samples": {task: _documents(samples) for task, samples in found["samples"].items()}}
-    results |= {name: results.get(name, {}) | by_task for name, by_task in found.items()} | {"model": model}
+    found = found | {
+        "samples": {task: _documents(samples) for task, samples in found["samples"].items()}
+    }
+    results |= {name: results.get(name, {}) | by_task for name, by_task in found.items()} | {
+        "model": model
+    }
     # NumPy's numbers and arrays become lists, and Python functions of task definitions their names.
-    text = json.dumps(results, default=lambda value: value.tolist() if hasattr(value, "tolist") else str(value))
+    text = json.dumps(
+        results, default=lambda value: value.tolist() if hasattr(value, "tolist") else str(value)
+    )
     write_whole(folder / RESULTS_NAME, text.encode())
 
 
@@ -48,7 +54,10 @@ def _documents(samples: list[dict]) -> dict[str, Any]:
         for filter_name, rows in table.groupby("filter", sort=False)
         for metric in rows["metrics"].iloc[0]
     }
-    return {"sha256": hashlib.sha256(hashes.to_csv(index=False).encode()).hexdigest(), "scores": scores}
+    return {
+        "sha256": hashlib.sha256(hashes.to_csv(index=False).encode()).hexdigest(),
+        "scores": scores,
+    }
 
 
 def scores_of(results: dict[str, Any]) -> pandas.DataFrame:
@@ -59,15 +68,22 @@ def scores_of(results: dict[str, Any]) -> pandas.DataFrame:
     """
     rows = []
     for task, values in results["results"].items():
-        documents, directions = results["n-samples"].get(task, {}), results["higher_is_better"].get(task, {})
+        documents, directions = (
+            results["n-samples"].get(task, {}),
+            results["higher_is_better"].get(task, {}),
+        )
         for metric, value in values.items():
             name, comma, filter_name = metric.partition(",")
             if comma and not name.endswith("_stderr") and isinstance(value, int | float):
-                error = pandas.to_numeric(values.get(f"{name}_stderr,{filter_name}"), errors="coerce")
+                error = pandas.to_numeric(
+                    values.get(f"{name}_stderr,{filter_name}"), errors="coerce"
+                )
                 counts = documents.get("effective"), documents.get("original")
                 rows.append((task, metric, value, error, directions.get(name), *counts))
     columns = ["task", "metric", "value", "stderr", "higher_is_better", "documents", "available"]
-    return pandas.DataFrame(rows, columns=columns, dtype=object).astype({"value": float, "stderr": float})
+    return pandas.DataFrame(rows, columns=columns, dtype=object).astype(
+        {"value": float, "stderr": float}
+    )
 
 
 def metric_label(metric: str) -> str:

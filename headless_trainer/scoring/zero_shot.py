@@ -30,14 +30,20 @@ def score_models(models: Sequence[str], args) -> list[str]:
     # The harness's bootstrap would fork a pool of processes, and a fork beside torch's threads may wait for a lock forever.
     os.environ.setdefault("DISABLE_MULTIPROC", "1")
     configs = {model: harness_model.check_checkpoint(model) for model in models}
-    names = [each for name in args.tasks for each in (harness_tasks.PAPER_TASKS if name == "paper" else [name])]
+    names = [
+        each
+        for name in args.tasks
+        for each in (harness_tasks.PAPER_TASKS if name == "paper" else [name])
+    ]
     manager = harness_tasks.open_tasks(names, args.include_path)
     harness_tasks.use_data_files(manager, args.data_files or [])
     if "paper" in args.tasks:
         harness_tasks.define(manager, "qasper_bool", harness_tasks.QASPER)
     loaded = {name: harness_tasks.load(manager, name) for name in names}
     check_writable(args.output_dir)
-    return [failure for model in models for failure in _score_model(model, configs[model], loaded, args)]
+    return [
+        failure for model in models for failure in _score_model(model, configs[model], loaded, args)
+    ]
 
 
 def _score_model(model: str, config, loaded: dict[str, dict], args) -> list[str]:
@@ -54,7 +60,9 @@ def _score_model(model: str, config, loaded: dict[str, dict], args) -> list[str]
         for task in found["tasks"].values():
             harness_tasks.set_examples(task, args.num_fewshot)
         try:
-            results = lm_eval.evaluate(lm, found, limit=args.limit, bootstrap_iters=args.bootstrap_iters)
+            results = lm_eval.evaluate(
+                lm, found, limit=args.limit, bootstrap_iters=args.bootstrap_iters
+            )
         except Exception as error:  # keep earlier scores, and continue with later tasks
             logger.exception("%s: %s failed", model, name)
             failures.append(f"{name} of {model}: {type(error).__name__}: {error}")

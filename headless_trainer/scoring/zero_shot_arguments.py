@@ -12,34 +12,61 @@ from transformers.hf_argparser import HfArg
 class ZeroShotArguments:
     """Models, tasks and results."""
 
-    model_name_or_path: list[str] | None = HfArg(default=None, help="Causal language models to score.")
+    model_name_or_path: list[str] | None = HfArg(
+        default=None, help="Causal language models to score."
+    )
     tasks: list[str] = HfArg(
         default_factory=lambda: ["lambada_openai"],
         help="Tasks, groups or tags of the harness, or 'paper'. That is its list and LAMBADA, with its accuracy for QASPER.",
     )
-    output_dir: str | None = HfArg(default=None, help="Folder of the results. Required unless --compare names two.")
+    output_dir: str | None = HfArg(
+        default=None, help="Folder of the results. Required unless --compare names two."
+    )
     compare: list[str] | None = HfArg(
         default=None,
         help="Test the difference between two models or folders of results. Models are scored now or were earlier.",
     )
     data_files: list[str] | None = HfArg(
-        default=None, help="task=file pairs: local .jsonl, .json or .parquet documents that replace a task's dataset."
+        default=None,
+        help="task=file pairs: local .jsonl, .json or .parquet documents that replace a task's dataset.",
     )
-    include_path: str | None = HfArg(default=None, help="Folder with your own task definitions, in the harness's YAML.")
-    num_fewshot: int | None = HfArg(default=None, help="Solved examples in each prompt. The task's own by default.")
-    limit: float | None = HfArg(default=None, help="Documents to score per task: a number, or a share below 1.")
-    batch_size: str = HfArg(default="auto", help="Inputs in a batch. auto: what fits an accelerator, or 8 on a CPU.")
-    device: str | None = HfArg(default=None, help="For example cuda:1. Default: the accelerator, if there is one.")
+    include_path: str | None = HfArg(
+        default=None, help="Folder with your own task definitions, in the harness's YAML."
+    )
+    num_fewshot: int | None = HfArg(
+        default=None, help="Solved examples in each prompt. The task's own by default."
+    )
+    limit: float | None = HfArg(
+        default=None, help="Documents to score per task: a number, or a share below 1."
+    )
+    batch_size: str = HfArg(
+        default="auto", help="Inputs in a batch. auto: what fits an accelerator, or 8 on a CPU."
+    )
+    device: str | None = HfArg(
+        default=None, help="For example cuda:1. Default: the accelerator, if there is one."
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = HfArg(
         default="auto", help="Precision of the weights. auto: as they were saved."
     )
-    max_length: int | None = HfArg(default=None, help="Longest input in tokens. The model's own by default.")
-    bootstrap_iters: int = HfArg(default=100_000, help="Bootstrap resamples for errors without a formula.")
+    max_length: int | None = HfArg(
+        default=None, help="Longest input in tokens. The model's own by default."
+    )
+    bootstrap_iters: int = HfArg(
+        default=100_000, help="Bootstrap resamples for errors without a formula."
+    )
 
     def __post_init__(self):
         if not self.model_name_or_path and not self.compare:
-            raise ValueError("model_name_or_path is not given: name the language models to score, or two to --compare.")
+            raise ValueError(
+                "model_name_or_path is not given: name the language models to score, or two to --compare."
+            )
         if self.compare is not None and not len({*self.compare}) == len(self.compare) == 2:
-            raise ValueError(f"compare must be two different models or folders of results, got {self.compare!r}.")
-        if self.limit is not None and not (0 < self.limit < 1 or self.limit >= 1 and self.limit.is_integer()):
-            raise ValueError(f"limit must be a number of documents, or a share above 0 and below 1, got {self.limit}.")
+            raise ValueError(
+                f"compare must be two different models or folders of results, got {self.compare!r}."
+            )
+        if self.limit is not None and not (
+            0 < self.limit < 1 or self.limit >= 1 and self.limit.is_integer()
+        ):
+            raise ValueError(
+                f"limit must be a number of documents, or a share above 0 and below 1, got {self.limit}."
+            )

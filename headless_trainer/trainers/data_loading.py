@@ -22,7 +22,9 @@ def own_loader(args, dataset: IterableDataset, workers: int, **settings: Any) ->
         settings["multiprocessing_context"] = args.dataloader_multiprocessing_context
     # A generator of its own: each start of a loader draws a number, which would change dropout after an evaluation or resume.
     settings["generator"] = torch.Generator().manual_seed(args.seed)
-    loader = DataLoader(dataset, num_workers=workers, pin_memory=args.dataloader_pin_memory, **settings)
+    loader = DataLoader(
+        dataset, num_workers=workers, pin_memory=args.dataloader_pin_memory, **settings
+    )
     return with_following_workers(loader)
 
 
@@ -34,7 +36,14 @@ class HeldOutBatches(IterableDatasetShard):
     processes at each forward. (accelerate also repeats rows there, but does not mark them.)
     """
 
-    def __init__(self, dataset, collate: Callable[[list], dict], size: int, process: int = 0, processes: int = 1):
+    def __init__(
+        self,
+        dataset,
+        collate: Callable[[list], dict],
+        size: int,
+        process: int = 0,
+        processes: int = 1,
+    ):
         self.dataset, self.is_stream = dataset, isinstance(dataset, IterableDataset)
         self.collate, self.round = collate, size * processes
         self.own = slice(process * size, (process + 1) * size)
@@ -44,7 +53,11 @@ class HeldOutBatches(IterableDatasetShard):
 
     def rows(self) -> Iterator[Any]:
         """Yield all rows of the dataset in order, on every process."""
-        return iter(self.dataset) if self.is_stream else (self.dataset[index] for index in range(len(self.dataset)))
+        return (
+            iter(self.dataset)
+            if self.is_stream
+            else (self.dataset[index] for index in range(len(self.dataset)))
+        )
 
     def __iter__(self) -> Iterator[dict]:
         if self.is_stream:
@@ -54,9 +67,14 @@ class HeldOutBatches(IterableDatasetShard):
                 own = dealt[self.own]
                 yield self.collate(own or first) | {COUNTS: bool(own)}
             return
-        worker, everything = get_worker_info(), range(len(self.dataset))  # several workers take batches in turn
+        worker, everything = (
+            get_worker_info(),
+            range(len(self.dataset)),
+        )  # several workers take batches in turn
         rows = Subset(self.dataset, everything)  # reads a batch at once if the dataset can
-        for number in range(worker.id if worker else 0, len(self), worker.num_workers if worker else 1):
+        for number in range(
+            worker.id if worker else 0, len(self), worker.num_workers if worker else 1
+        ):
             indices = everything[number * self.round : (number + 1) * self.round][self.own]
             yield self.collate(rows.__getitems__(list(indices) or [0])) | {COUNTS: bool(indices)}
 

@@ -30,7 +30,9 @@ VOCABULARY_BLOCK = 2**15
 
 
 @torch.no_grad()
-def pool_scores(hidden: Tensor, target_ids: Tensor, head: CandidateHead, pool: NegativePool) -> dict[str, Tensor]:
+def pool_scores(
+    hidden: Tensor, target_ids: Tensor, head: CandidateHead, pool: NegativePool
+) -> dict[str, Tensor]:
     """Contrastive loss and accuracy of each prediction against a fixed pool, plus its own target if the pool lacks it.
 
     ``hidden`` are the ``(K, D)`` outputs at the predicted positions. The head is called twice, independently of K.
@@ -82,7 +84,10 @@ def vocabulary_scores(
     hidden = hidden.float()
     offsets = {"": None} if prior is None else {"": prior, "_without_bias": None}
     partition, best, target = hidden.new_full((3, len(offsets), len(hidden)), -torch.inf)
-    winner, part_apart = target_ids.new_zeros(len(offsets), len(hidden)), hidden.new_full((len(hidden),), -torch.inf)
+    winner, part_apart = (
+        target_ids.new_zeros(len(offsets), len(hidden)),
+        hidden.new_full((len(hidden),), -torch.inf),
+    )
     for start in range(0, head.size, VOCABULARY_BLOCK):
         ids = torch.arange(start, min(start + VOCABULARY_BLOCK, head.size), device=hidden.device)
         vectors, bias = head.vectors(ids).float(), head.bias(ids)  # (n, D), (n,)
@@ -99,7 +104,9 @@ def vocabulary_scores(
                 scores = plain if offset is None else plain + offset[ids]
                 partition[row, part] = torch.logaddexp(partition[row, part], scores.logsumexp(-1))
                 top, position = scores.max(-1)
-                winner[row, part] = torch.where(top > best[row, part], position + start, winner[row, part])
+                winner[row, part] = torch.where(
+                    top > best[row, part], position + start, winner[row, part]
+                )
                 best[row, part] = torch.maximum(best[row, part], top)
                 found = scores.gather(1, own.clamp(0, len(ids) - 1)[:, None])[:, 0]
                 target[row, part] = torch.where(inside, found, target[row, part])
@@ -131,7 +138,9 @@ class Evaluation:
         self.trainer = trainer
         self.pool = self._fixed_pool(dataset) if trainer.objective == "headless" else None
         self.prior = trainer._prior()
-        self._sums = Counter(rows=0, predicted_tokens=0)  # of this process, by the names in the logs
+        self._sums = Counter(
+            rows=0, predicted_tokens=0
+        )  # of this process, by the names in the logs
 
     def _fixed_pool(self, dataset) -> NegativePool:
         """Return the first `eval_pool_size` targets of the dataset, for any batch size and number of processes."""
@@ -139,11 +148,15 @@ class Evaluation:
         targets, missing = [], size
         rows = dataset.rows() if isinstance(dataset, HeldOutBatches) else iter(dataset)
         while missing and (chunk := list(itertools.islice(rows, 32))):
-            labels = trainer.make_targets(trainer._prepare_inputs(trainer.data_collator(chunk)), None)["labels"]
+            labels = trainer.make_targets(
+                trainer._prepare_inputs(trainer.data_collator(chunk)), None
+            )["labels"]
             targets.append(labels[labels != IGNORE_INDEX][:missing])
             missing -= len(targets[-1])
         if missing == size:
-            raise ValueError("eval_dataset has no token to predict: add rows, or set eval_strategy 'no'.")
+            raise ValueError(
+                "eval_dataset has no token to predict: add rows, or set eval_strategy 'no'."
+            )
         return NegativePool.from_targets(targets)
 
     def score(self, model, inputs) -> Tensor:
@@ -159,18 +172,24 @@ class Evaluation:
             hidden = trainer.head.hidden(model, batch, predicted)
         scores = trainer.evaluation_scores(hidden, target_ids, self.pool)
         self._sums["predicted_tokens"] += len(predicted)
-        self._sums.update({name: values.cpu().double().sum().item() for name, values in scores.items()})
+        self._sums.update(
+            {name: values.cpu().double().sum().item() for name, values in scores.items()}
+        )
         return scores["loss"].mean() if len(predicted) else torch.zeros((), device=labels.device)
 
     def figures(self) -> tuple[dict[str, float], int]:
         """Return figures over all processes, and the number of scored rows."""
-        sums = self.trainer.sum_over_processes(torch.tensor([*self._sums.values()], dtype=torch.float64))
+        sums = self.trainer.sum_over_processes(
+            torch.tensor([*self._sums.values()], dtype=torch.float64)
+        )
         totals = dict(zip(self._sums, sums.tolist(), strict=True))
         rows, count = totals.pop("rows"), totals.pop("predicted_tokens")
         found = {name: total / count if count else math.nan for name, total in totals.items()}
         if self.trainer.task == "clm":
             for name in [name for name in found if name.startswith("cross_entropy")]:
-                found[name.replace("cross_entropy", "perplexity")] = math.exp(min(found[name], 700.0))
+                found[name.replace("cross_entropy", "perplexity")] = math.exp(
+                    min(found[name], 700.0)
+                )
         if self.pool is not None:
             found |= {"pool_tokens": len(self.pool), "pool_size": self.pool.size}
         return found | {"predicted_tokens": int(count)}, int(rows)

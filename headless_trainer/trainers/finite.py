@@ -20,7 +20,9 @@ def check_precision(args, model: nn.Module) -> None:
     """Refuse what gives wrong gradients, disable TF32 again if ``tf32`` is False, and warn of 16-bit weights."""
     if args.device.type == "mps" and args.gradient_checkpointing:
         drops = [each.p for each in model.modules() if isinstance(each, nn.Dropout)]
-        if any([*drops, getattr(model.config, "attention_dropout", 0.0)]):  # the latter by a function, as in Llama
+        if any(
+            [*drops, getattr(model.config, "attention_dropout", 0.0)]
+        ):  # the latter by a function, as in Llama
             raise ValueError(  # https://github.com/pytorch/pytorch/issues/127676
                 "activation_checkpointing is True but torch draws other dropout in the backward pass on mps, so gradients "
                 "would be wrong: leave it out, or set the model's dropout to 0."
@@ -28,7 +30,9 @@ def check_precision(args, model: nn.Module) -> None:
     if args.tf32 is False:  # accelerate enables it with torch_compile
         torch.backends.cuda.matmul.allow_tf32 = False
     if {weight.dtype for weight in model.parameters() if weight.requires_grad} & {*LOW_PRECISION}:
-        logger.warning("The model has 16-bit weights, which lose small updates: load it with dtype=torch.float32.")
+        logger.warning(
+            "The model has 16-bit weights, which lose small updates: load it with dtype=torch.float32."
+        )
 
 
 class FiniteCheck:
@@ -49,7 +53,11 @@ class FiniteCheck:
         if grad_norm is None:
             return None
         step, accelerator = trainer.state.global_step + 1, trainer.accelerator
-        whole = grad_norm.full_tensor() if isinstance(grad_norm, DTensor) else torch.as_tensor(grad_norm)
+        whole = (
+            grad_norm.full_tensor()
+            if isinstance(grad_norm, DTensor)
+            else torch.as_tensor(grad_norm)
+        )
         if accelerator.mixed_precision != "fp16":
             self.watch(step, whole, "The norm of the gradient")
         # With fp16 such a step is skipped and the scale halved, which is normal unless it never ends.
@@ -73,14 +81,20 @@ class FiniteCheck:
         for name, parameter in model.named_parameters():
             own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
             if not torch.isfinite(own.detach()).all():
-                raise self.diverged(f"The weights of {name} are not finite after step {step} and are not saved")
+                raise self.diverged(
+                    f"The weights of {name} are not finite after step {step} and are not saved"
+                )
 
     def diverged(self, what: str) -> FloatingPointError:
         """Return the error that ends a run, with advice."""
         last = last_whole_checkpoint(self.args.output_dir)
         advice = "Lower learning_rate, add warmup_steps or lower max_grad_norm"
         if last or self.args.save_strategy != "no":
-            kept = f"The last complete checkpoint is {last!r}" if last else "There is no earlier checkpoint"
+            kept = (
+                f"The last complete checkpoint is {last!r}"
+                if last
+                else "There is no earlier checkpoint"
+            )
             resume = "Resume with a lower max_grad_norm, or start anew with a lower learning_rate or more warmup_steps"
             advice = f"{kept}. {resume if last else advice}"
         return FloatingPointError(f"{what}, so the run stops. {advice}.")

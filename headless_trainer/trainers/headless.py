@@ -63,16 +63,24 @@ class HeadlessTrainer(PretrainingTrainer):
                     "counts of this vocabulary."
                 )
             log_prior(token_counts)  # raises ValueError for shares, before training
-            self.token_counts = self.carried_by_first(token_counts.to("cpu", torch.int64, copy=True))
+            self.token_counts = self.carried_by_first(
+                token_counts.to("cpu", torch.int64, copy=True)
+            )
 
     def trained_part(self, model: nn.Module) -> PreTrainedModel:
         trunk = unfold(find_trunk(model))
         # Now, on every process: later the weights may be shards.
-        self.has_free_head = warn_of_dropped_head(trunk, None if model is trunk else type(model).__name__)
+        self.has_free_head = warn_of_dropped_head(
+            trunk, None if model is trunk else type(model).__name__
+        )
         return trunk
 
     def compute_loss(
-        self, model: nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None
+        self,
+        model: nn.Module,
+        inputs: dict,
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
     ) -> Tensor | tuple[Tensor, dict]:
         """Contrastive Weight Tying: each output must pick its own target among the targets of its pool.
 
@@ -83,12 +91,17 @@ class HeadlessTrainer(PretrainingTrainer):
         inputs, micro_batch = self.take_out(inputs)
         hidden = self.head.hidden(model, inputs, micro_batch.predicted)  # (K, D)
         # One look-up for all pools, through the module: its weight may be a shard here.
-        vectors, bias = self.head.vectors(micro_batch.looked_up), self.head.bias(micro_batch.looked_up)
+        vectors, bias = (
+            self.head.vectors(micro_batch.looked_up),
+            self.head.bias(micro_batch.looked_up),
+        )
         losses = [self.pool_loss(*each) for each in micro_batch.parts(hidden, vectors, bias)]
         loss = torch.stack(losses).sum() / micro_batch.divisor
         return (loss, {"loss": loss}) if return_outputs else loss
 
-    def pool_loss(self, outputs: Tensor, part: Candidates, vectors: Tensor, bias: Tensor | None) -> Tensor:
+    def pool_loss(
+        self, outputs: Tensor, part: Candidates, vectors: Tensor, bias: Tensor | None
+    ) -> Tensor:
         """Sum the losses of the predictions that one pool serves, a scalar in nats.
 
         Args:
@@ -98,7 +111,9 @@ class HeadlessTrainer(PretrainingTrainer):
             bias: ``(U,)`` biases of the pool's tokens, or None.
         """
         log_counts = part.pool.log_counts(torch.promote_types(outputs.dtype, torch.float32))
-        return candidate_loss(outputs, part.target_index, vectors, log_counts, bias=bias, reduction="sum")
+        return candidate_loss(
+            outputs, part.target_index, vectors, log_counts, bias=bias, reduction="sum"
+        )
 
     def language_model(self) -> PreTrainedModel:
         """Return a copy of the trunk with its free head, ready to generate or fill masks: see `attach_lm_head`."""
@@ -113,7 +128,9 @@ class HeadlessTrainer(PretrainingTrainer):
             for part in each.candidates:
                 count_pool(self.window, part, each.divisor, self.args.sampled_negatives or 0)
 
-    def evaluation_scores(self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None) -> dict[str, Tensor]:
+    def evaluation_scores(
+        self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None
+    ) -> dict[str, Tensor]:
         scores = pool_scores(hidden, target_ids, self.head, pool)
         if not self.args.eval_full_vocabulary:
             return scores

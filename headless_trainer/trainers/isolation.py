@@ -34,9 +34,13 @@ class DocumentIsolation:
     """
 
     def __init__(self, task: str, model, tokenizer):
-        ends = {getattr(tokenizer, name, None) for name in ("eos_token_id", "sep_token_id")} - {None}
+        ends = {getattr(tokenizer, name, None) for name in ("eos_token_id", "sep_token_id")} - {
+            None
+        }
         if not ends:
-            raise ValueError("isolate_documents is True but the tokenizer has no eos or sep token to end a document.")
+            raise ValueError(
+                "isolate_documents is True but the tokenizer has no eos or sep token to end a document."
+            )
         self.task, self.model, self.ends = task, model, torch.tensor(sorted(ends))
         if task == "mlm":
             self._check_takes_pairs()
@@ -58,10 +62,16 @@ class DocumentIsolation:
             # Decoders find document starts by restarting positions, but only without a mask or a cache.
             inputs.pop("attention_mask", None)
             inputs.update(position_ids=positions, use_cache=False)
-            if (self.model.config._attn_implementation or "sdpa") not in ("sdpa", "eager", "flex_attention"):
+            if (self.model.config._attn_implementation or "sdpa") not in (
+                "sdpa",
+                "eager",
+                "flex_attention",
+            ):
                 # From restarting positions alone, transformers finds document ends only in a batch of one row.
                 # https://github.com/huggingface/transformers/pull/40002
-                inputs.update(dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), document_bounds(positions)))
+                inputs.update(
+                    dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), document_bounds(positions))
+                )
                 inputs.update(dict.fromkeys(("max_length_q", "max_length_k"), positions.shape[1]))
             return
         if self._takes_positions:
@@ -73,14 +83,20 @@ class DocumentIsolation:
             visible &= real[:, None, :, None] == real[:, None, None, :]
         if self.model.config._attn_implementation == "eager":  # it adds the mask to the scores
             dtype = self.model.dtype
-            visible = torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
+            visible = torch.zeros_like(visible, dtype=dtype).masked_fill(
+                ~visible, torch.finfo(dtype).min
+            )
         inputs["attention_mask"] = visible
 
     def _check_takes_pairs(self) -> None:
         attention = self.model.config._attn_implementation
         # One mask for every layer would widen the sliding windows of ModernBERT and similar models.
         windows = "sliding_attention" in (getattr(self.model.config, "layer_types", None) or ())
-        if attention not in ("sdpa", "eager") or self.model.config.model_type.startswith("deberta") or windows:
+        if (
+            attention not in ("sdpa", "eager")
+            or self.model.config.model_type.startswith("deberta")
+            or windows
+        ):
             raise ValueError(
                 f"isolate_documents is True but attention {attention!r} of {type(self.model).__name__} accepts no mask between "
                 "pairs of tokens: use attn_implementation 'sdpa' with another encoder, or leave isolate_documents out."
@@ -93,19 +109,32 @@ class DocumentIsolation:
         if is_deepspeed_zero3_enabled():
             return  # there are no whole weights yet
         attention = config._attn_implementation
-        if attention not in ("sdpa", "eager"):  # other kernels need an accelerator, and the model is not on it yet
+        if attention not in (
+            "sdpa",
+            "eager",
+        ):  # other kernels need an accelerator, and the model is not on it yet
             config._attn_implementation = "eager"
         taken = {*tokenizer.all_special_ids, *self.ends.tolist()}
-        first, other = [token for token in range(model.get_input_embeddings().num_embeddings) if token not in taken][:2]
+        first, other = [
+            token
+            for token in range(model.get_input_embeddings().num_embeddings)
+            if token not in taken
+        ][:2]
         trunk, training, outputs = model.base_model, model.training, []
         model.eval()
         for token in (first, other):  # two first documents before the same second one
-            inputs = {"input_ids": torch.tensor([[token, int(self.ends[0]), first, first]], device=model.device)}
+            inputs = {
+                "input_ids": torch.tensor(
+                    [[token, int(self.ends[0]), first, first]], device=model.device
+                )
+            }
             self.add(inputs, model.device)
             outputs.append(trunk(**inputs).last_hidden_state[:, 2:].float())
         model.train(training)
         config._attn_implementation = attention
-        difference = (outputs[0] - outputs[1]).abs().max() / outputs[0].abs().max()  # 0 where isolated, else above 1e-4
+        difference = (outputs[0] - outputs[1]).abs().max() / outputs[
+            0
+        ].abs().max()  # 0 where isolated, else above 1e-4
         if difference > 1e-5:
             raise ValueError(
                 f"isolate_documents is True but in {type(trunk).__name__} packed documents still attend to each other: use "

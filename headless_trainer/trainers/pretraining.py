@@ -37,7 +37,14 @@ from ..models.vocabulary_head import VocabularyHead
 from ..objective.muon import MuonAnd
 from ..objective.negatives import NegativePool
 from ..objective.sparse_adamw import SparseAdamW, clip_gradients
-from ..refusals import PRETRAINING, PRETRAINING_PARAMETERS, STREAM, check_best_metric, refuse, refuse_parameters
+from ..refusals import (
+    PRETRAINING,
+    PRETRAINING_PARAMETERS,
+    STREAM,
+    check_best_metric,
+    refuse,
+    refuse_parameters,
+)
 from ..runtime.checkpoint_aside import CheckpointAside, model_aside
 from ..runtime.checkpoints import StopOnSignal, check_output_dir, checkpoint_to_resume, whole_file
 from ..runtime.launch import check_devices
@@ -50,7 +57,16 @@ from .evaluation import Evaluation, generators_set_aside
 from .finite import FiniteCheck, check_precision
 from .roles import EmbeddingRoles
 from .sparse_rows import SparseRows, check_optimizer
-from .step import CARRIED, EVALUATION_SEED, CandidatePools, MicroBatch, Shares, Step, TargetMaker, draw_step
+from .step import (
+    CARRIED,
+    EVALUATION_SEED,
+    CandidatePools,
+    MicroBatch,
+    Shares,
+    Step,
+    TargetMaker,
+    draw_step,
+)
 from .stream_place import StreamPlace
 from .window import LogAtSaves, TrainingWindow
 
@@ -64,7 +80,10 @@ PRIVATE_OVERRIDES = (
 
 
 def check_trainable(
-    model: nn.Module, tokenizer: Any, args: HeadlessTrainingArguments, head_class: type = CandidateHead
+    model: nn.Module,
+    tokenizer: Any,
+    args: HeadlessTrainingArguments,
+    head_class: type = CandidateHead,
 ) -> TargetMaker:
     """Check, before any long work starts, that a trainer with this ``head_class`` accepts a model and its tokenizer.
 
@@ -73,15 +92,21 @@ def check_trainable(
     """
     trunk = find_trunk(model)
     if getattr(model.config, "output_router_logits", False):
-        raise ValueError("output_router_logits is True but no trainer here adds the loss of routers: set it to False.")
+        raise ValueError(
+            "output_router_logits is True but no trainer here adds the loss of routers: set it to False."
+        )
     if args.task == "clm":
         check_causal(trunk)
     if args.objective == "headless":
         head_class(trunk).check_launch(args)
     if args.sparse_embedding_updates and not trunk.get_input_embeddings().weight.requires_grad:
-        raise ValueError("sparse_embedding_updates is True but the embedding of the model is frozen: leave it out.")
+        raise ValueError(
+            "sparse_embedding_updates is True but the embedding of the model is frozen: leave it out."
+        )
     if args.muon_learning_rate and not layer_matrices(trunk):
-        raise ValueError(f"muon_learning_rate is {args.muon_learning_rate} but the model trains no linear layer.")
+        raise ValueError(
+            f"muon_learning_rate is {args.muon_learning_rate} but the model trains no linear layer."
+        )
     return TargetMaker(args.task, model, tokenizer, args)
 
 
@@ -131,18 +156,24 @@ class PretrainingTrainer(Trainer):
                 f"args.objective is {args.objective!r} but {type(self).__name__} trains {self.objective!r}: pass "
                 f'HeadlessTrainingArguments(objective="{self.objective}"), or use the trainer of that objective.'
             )
-        args.output_dir = os.path.abspath(args.output_dir)  # the process may change its working directory
+        args.output_dir = os.path.abspath(
+            args.output_dir
+        )  # the process may change its working directory
         check_devices(args)
         self.task = args.task = args.task or infer_task(without_adapter(model))
         refuse(args, PRETRAINING)  # again, now that the task is known
-        if type(self).__module__.startswith(__package__) and not isinstance(kwargs.get("eval_dataset"), dict):
+        if type(self).__module__.startswith(__package__) and not isinstance(
+            kwargs.get("eval_dataset"), dict
+        ):
             check_best_metric(args)
         check_optimizer(args, kwargs)
         model = self.trained_part(model)
         inner, processing_class = without_adapter(model), kwargs.get("processing_class")
         self.make_targets = check_trainable(inner, processing_class, args, self.head_class)
         self.head = self.head_class(inner)
-        collate = WithoutTexts(data_collator) if data_collator else PaddingCollator(processing_class)
+        collate = (
+            WithoutTexts(data_collator) if data_collator else PaddingCollator(processing_class)
+        )
         if not hasattr(kwargs.get("train_dataset") or (), "__len__"):
             refuse(args, STREAM)
         super().__init__(model, args, collate, **kwargs)
@@ -154,7 +185,9 @@ class PretrainingTrainer(Trainer):
         self.embedding = self.model.get_input_embeddings()
         self.roles = EmbeddingRoles(self.embedding)
         # Counts over all training of the model: this run and the checkpoint that it was loaded from.
-        counts, totals = resume.counts_beside(self.model, self.embedding.num_embeddings, args.objective)
+        counts, totals = resume.counts_beside(
+            self.model, self.embedding.num_embeddings, args.objective
+        )
         self.token_counts = self.carried_by_first(counts)
         self.window = TrainingWindow(args.world_size)
         self.window.carry_candidates(totals, self.is_world_process_zero())
@@ -164,13 +197,23 @@ class PretrainingTrainer(Trainer):
         self.pools = CandidatePools(args, self.head.size, self.host, self.window.add)
         self.finite = FiniteCheck(args)
         self.checkpoint_aside: CheckpointAside | None = None  # the checkpoint being written
-        self.rows = SparseRows(self.model, args, self.head.row_weights) if args.sparse_embedding_updates else None
-        self.stream = StreamPlace(self.train_dataset, args) if isinstance(self.train_dataset, PackedStream) else None
+        self.rows = (
+            SparseRows(self.model, args, self.head.row_weights)
+            if args.sparse_embedding_updates
+            else None
+        )
+        self.stream = (
+            StreamPlace(self.train_dataset, args)
+            if isinstance(self.train_dataset, PackedStream)
+            else None
+        )
         self.evaluation: Evaluation | None = None
         for callback in (self.signal, LogAtSaves(self.window), self.rows, self.stream):
             if callback is not None:
                 self.add_callback(callback)
-        self.callback_handler.callbacks.insert(0, self.window)  # before the others, so that it does not time them
+        self.callback_handler.callbacks.insert(
+            0, self.window
+        )  # before the others, so that it does not time them
 
     # Defined by each objective, besides compute_loss -------------------------------------------------------------------
 
@@ -185,7 +228,9 @@ class PretrainingTrainer(Trainer):
     def log_step(self, step: Step) -> None:
         """Add the figures of the coming step to `window`: here the sizes of its pools."""
         for pool in (part.pool for each in step.micro_batches for part in each.candidates):
-            used = int(pool.targets > 0)  # every process must add the same names, even without a prediction
+            used = int(
+                pool.targets > 0
+            )  # every process must add the same names, even without a prediction
             self.window.add("pool_tokens", len(pool) * used, used)
             self.window.add("pool_size", pool.size * used, used)
 
@@ -193,21 +238,29 @@ class PretrainingTrainer(Trainer):
         """Return ``(V,)`` log q for `evaluation_scores`, or None; called once per evaluation."""
         return None
 
-    def evaluation_scores(self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None) -> dict[str, Tensor]:
+    def evaluation_scores(
+        self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None
+    ) -> dict[str, Tensor]:
         """Return ``(K,)`` figures of the predictions under their names in the logs, which include ``loss``."""
         raise NotImplementedError
 
     # Step --------------------------------------------------------------------------------------------------------------
 
-    def _get_dataloader(self, dataset: Any, *given: Any, is_training: bool = False, **named: Any) -> DataLoader:
+    def _get_dataloader(
+        self, dataset: Any, *given: Any, is_training: bool = False, **named: Any
+    ) -> DataLoader:
         args = self.args
         if not is_training:
             if isinstance(dataset, PackedStream):
-                raise ValueError("eval_dataset is a PackedStream, which never ends: pass a Dataset of rows.")
+                raise ValueError(
+                    "eval_dataset is a PackedStream, which never ends: pass a Dataset of rows."
+                )
             place = args.process_index, args.world_size
             rows = HeldOutBatches(dataset, self.data_collator, args.eval_batch_size, *place)
             # Each worker would read a whole stream, or its own part, depending on the stream.
-            return own_loader(args, rows, 0 if rows.is_stream else args.dataloader_num_workers, batch_size=None)
+            return own_loader(
+                args, rows, 0 if rows.is_stream else args.dataloader_num_workers, batch_size=None
+            )
         if self.stream is not None:
             return self.stream.loader(args.train_batch_size, self.data_collator)
         if isinstance(dataset, IterableDataset) and not hasattr(dataset, "__len__"):
@@ -223,20 +276,28 @@ class PretrainingTrainer(Trainer):
         # The parent's sampler changes the order in a run that resumes in a later epoch.
         return SimilarLengthSampler(self, row_lengths(rows, self.args.length_column_name))
 
-    def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: torch.device) -> tuple[list, None]:
+    def get_batch_samples(
+        self, epoch_iterator: Iterator, num_batches: int, device: torch.device
+    ) -> tuple[list, None]:
         """Draw targets and candidates for all micro-batches of the coming optimizer step."""
         self.window.start_step()
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        if len(batches) < num_batches:  # too few for a step: the parent would add their gradients to the next one
+        if (
+            len(batches) < num_batches
+        ):  # too few for a step: the parent would add their gradients to the next one
             if batches:
-                logger.warning("train_dataset ended before its length: its last batches fill no step and are skipped.")
+                logger.warning(
+                    "train_dataset ended before its length: its last batches fill no step and are skipped."
+                )
             return [], None
         if self.stream is not None:
             self.stream.note(batches)
         step = draw_step(self, batches)
         for each in step.micro_batches:
             self.window.add_batch(each.tokens, each.target_ids.numel())
-            self.token_counts.index_add_(0, each.target_ids, torch.ones_like(each.target_ids))  # bincount makes (V,)
+            self.token_counts.index_add_(
+                0, each.target_ids, torch.ones_like(each.target_ids)
+            )  # bincount makes (V,)
         self.log_step(step)
         if self.rows is not None:
             self.rows.catch_up(step)
@@ -256,13 +317,17 @@ class PretrainingTrainer(Trainer):
         self.roles.expect_inputs(inputs.get("attention_mask"))
         return inputs, micro_batch
 
-    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager:
+    def autocast_smart_context_manager(
+        self, cache_enabled: bool | None = True
+    ) -> AbstractContextManager:
         """Autocast the loss: accelerate autocasts only the model's forward, but candidates are scored outside it."""
         return self.accelerator.autocast()
 
     # Backward, clipping, update ----------------------------------------------------------------------------------------
 
-    def training_step(self, model: nn.Module, inputs: dict, num_items_in_batch: Any = None) -> Tensor:
+    def training_step(
+        self, model: nn.Module, inputs: dict, num_items_in_batch: Any = None
+    ) -> Tensor:
         loss = super().training_step(model, inputs, num_items_in_batch)
         self.finite.watch(self.state.global_step + 1, loss, "The loss")
         if self.rows is not None and self.args.world_size > 1 and self.accelerator.sync_gradients:
@@ -277,7 +342,10 @@ class PretrainingTrainer(Trainer):
         if self.rows is not None:
             kind, kwargs = SparseAdamW, kwargs | {"embeddings": self.rows.weights}
         if rate is not None:
-            kind, kwargs = MuonAnd, kwargs | {"matrices": layer_matrices(self.model), "muon_lr": rate, "other": kind}
+            kind, kwargs = (
+                MuonAnd,
+                kwargs | {"matrices": layer_matrices(self.model), "muon_lr": rate, "other": kind},
+            )
         self.optimizer_cls_and_kwargs = kind, kwargs
         optimizer = super().create_optimizer(model)
         if self.rows is not None:
@@ -302,19 +370,29 @@ class PretrainingTrainer(Trainer):
             self.finite.read_all()
             logs.update(self.window.flush(self.args.device, self.sum_over_processes))
             if not logs["predicted_tokens"]:
-                logger.warning("No row had a target since the last log: nothing was learned. Are all 'labels' -100?")
+                logger.warning(
+                    "No row had a target since the last log: nothing was learned. Are all 'labels' -100?"
+                )
         super().log(logs, start_time)
 
     def sum_over_processes(self, values: Tensor) -> Tensor:
-        return self.accelerator.reduce(values.to(self.args.device), "sum") if self.args.world_size > 1 else values
+        return (
+            self.accelerator.reduce(values.to(self.args.device), "sum")
+            if self.args.world_size > 1
+            else values
+        )
 
     # Evaluation --------------------------------------------------------------------------------------------------------
 
-    def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> dict:
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
+    ) -> dict:
         metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         if eval_dataset is None and self.old_eval_dataset is not None:
             # By predict: callbacks of evaluate, such as early stopping, expect the figures of the new rows.
-            old = self.predict(self.old_eval_dataset, ignore_keys, f"{metric_key_prefix}_old").metrics
+            old = self.predict(
+                self.old_eval_dataset, ignore_keys, f"{metric_key_prefix}_old"
+            ).metrics
             self.log(old)
             metrics |= old
         return metrics
@@ -326,14 +404,20 @@ class PretrainingTrainer(Trainer):
             self.rows.catch_up()
         with generators_set_aside(EVALUATION_SEED, self.args.device):
             self.evaluation = Evaluation(self, dataloader.dataset)
-            output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
+            output = super().evaluation_loop(
+                dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs
+            )
         figures, rows = self.evaluation.figures()
         self.evaluation = None
-        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in figures.items()})
+        output.metrics.update(
+            {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
+        )
         return output._replace(num_samples=rows)
 
     @torch.no_grad()
-    def prediction_step(self, model: nn.Module, inputs: dict, *args: Any, **kwargs: Any) -> tuple[Tensor, None, None]:
+    def prediction_step(
+        self, model: nn.Module, inputs: dict, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, None, None]:
         return self.evaluation.score(model, inputs), None, None
 
     # Saving ------------------------------------------------------------------------------------------------------------
@@ -345,7 +429,11 @@ class PretrainingTrainer(Trainer):
 
     def _get_output_dir(self, trial: Any) -> str:
         folder, aside = super()._get_output_dir(trial), self.checkpoint_aside
-        return self.signal.beside_checkpoints(folder, self.control) if aside is None else str(aside.aside)
+        return (
+            self.signal.beside_checkpoints(folder, self.control)
+            if aside is None
+            else str(aside.aside)
+        )
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         # With save_strategy `best`, only this answer decides whether a checkpoint is saved, also after a signal.
@@ -375,7 +463,9 @@ class PretrainingTrainer(Trainer):
         """Save whole weights, also where the parent would save shards or, before sharding, nothing."""
         if not self.is_prepared:
             self._save(folder)
-        elif self.is_fsdp_enabled and "FULL_STATE_DICT" not in str(self.accelerator.state.fsdp_plugin.state_dict_type):
+        elif self.is_fsdp_enabled and "FULL_STATE_DICT" not in str(
+            self.accelerator.state.fsdp_plugin.state_dict_type
+        ):
             self._save(folder, state_dict=self.accelerator.get_state_dict(self.model))
         else:
             super().save_model(folder, _internal_call=True)
@@ -389,7 +479,11 @@ class PretrainingTrainer(Trainer):
         """False if DeepSpeed or FSDP has not sharded the model yet, as in a run that had nothing left to train."""
         if self.is_deepspeed_enabled:
             return self.deepspeed is not None
-        return not self.is_fsdp_enabled or isinstance(self.model, FSDPModule) or self.model_wrapped is not self.model
+        return (
+            not self.is_fsdp_enabled
+            or isinstance(self.model, FSDPModule)
+            or self.model_wrapped is not self.model
+        )
 
     def save_state(self) -> None:
         if self.is_world_process_zero():
@@ -439,8 +533,12 @@ class PretrainingTrainer(Trainer):
 
     # Starting and resuming ---------------------------------------------------------------------------------------------
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
-        self.args.output_dir = os.path.abspath(self.args.output_dir)  # it may have been set to another
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+    ) -> TrainOutput:
+        self.args.output_dir = os.path.abspath(
+            self.args.output_dir
+        )  # it may have been set to another
         with ExitStack() as around:
             around.enter_context(alone_in(self.args.output_dir, owner="training"))
             checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir)
@@ -448,7 +546,9 @@ class PretrainingTrainer(Trainer):
             if self.stream is not None:
                 self.stream.begin()
             resume.check_same_rows(self)
-            self.restarted_data = bool(checkpoint and self.args.ignore_data_skip and self.stream is None)
+            self.restarted_data = bool(
+                checkpoint and self.args.ignore_data_skip and self.stream is None
+            )
             if checkpoint is not None and self._go_on_from(checkpoint):
                 return TrainOutput(self.state.global_step, float("nan"), {})
             if self.is_fsdp_enabled:
@@ -483,13 +583,19 @@ class PretrainingTrainer(Trainer):
         wanted = self.args.load_best_model_at_end and state.best_global_step
         best = resume.best_checkpoint(state, Path(checkpoint).parent) if wanted else checkpoint
         if best is None:
-            logger.warning("The best checkpoint no longer exists: load_best_model_at_end takes the last weights.")
+            logger.warning(
+                "The best checkpoint no longer exists: load_best_model_at_end takes the last weights."
+            )
         self._load_from_checkpoint(best or checkpoint)
         self.state = state
         return True
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        if not self.is_sharded and resume.load_trained_weights(model or self.model, resume_from_checkpoint):
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: nn.Module | None = None
+    ) -> None:
+        if not self.is_sharded and resume.load_trained_weights(
+            model or self.model, resume_from_checkpoint
+        ):
             return
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         if not self.is_sharded:

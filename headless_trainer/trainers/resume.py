@@ -39,14 +39,29 @@ REFUSED = (  # a changed value would make another run
     "lr_scheduler_type", "freeze_trunk", "held_out_texts", "eval_pool_size",
 )  # fmt: skip
 # A changed value would change the order of the rows or the masks: the checkpoint's position in the data would not apply.
-REFUSED_WITH_PLACE = ("seed", "data_seed", "train_sampling_strategy", "length_column_name", "dataloader_drop_last")
+REFUSED_WITH_PLACE = (
+    "seed",
+    "data_seed",
+    "train_sampling_strategy",
+    "length_column_name",
+    "dataloader_drop_last",
+)
 # The optimizer's state restores these, whatever the arguments are.
-KEPT = ("learning_rate", "muon_learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
+KEPT = (
+    "learning_rate",
+    "muon_learning_rate",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+)
 SET = {  # entries of a configuration that loading, saving and the trainer's arguments set
     "_name_or_path", "architectures", "dtype", "tie_word_embeddings", "transformers_version", "use_cache", MARK, FOLD,
 }  # fmt: skip
 ROWS, RESTARTED = "hash_of_rows", "restarted_data"  # facts of a checkpoint
-_known: "WeakKeyDictionary[Dataset, dict[str, Any]]" = WeakKeyDictionary()  # facts of datasets, which do not change
+_known: "WeakKeyDictionary[Dataset, dict[str, Any]]" = (
+    WeakKeyDictionary()
+)  # facts of datasets, which do not change
 
 
 def read_state(checkpoint: str) -> TrainerState:
@@ -56,13 +71,20 @@ def read_state(checkpoint: str) -> TrainerState:
 def best_checkpoint(state: TrainerState, run_dir: str | Path) -> str | None:
     """Return the best checkpoint's folder, also of a run that has been renamed; None if there is none, or no longer."""
     here = Path(run_dir, f"checkpoint-{state.best_global_step}")
-    return next((str(path) for path in (state.best_model_checkpoint, here) if path and os.path.isdir(path)), None)
+    return next(
+        (str(path) for path in (state.best_model_checkpoint, here) if path and os.path.isdir(path)),
+        None,
+    )
 
 
 def is_finished(args, state: TrainerState) -> bool:
     """Return whether a run with these arguments has nothing left to train after this state."""
     seen = state.epoch or 0
-    return state.global_step >= args.max_steps if args.max_steps > 0 else seen >= args.num_train_epochs - 1e-6
+    return (
+        state.global_step >= args.max_steps
+        if args.max_steps > 0
+        else seen >= args.num_train_epochs - 1e-6
+    )
 
 
 def check_resume(trainer, checkpoint: str) -> None:
@@ -80,7 +102,11 @@ def check_resume(trainer, checkpoint: str) -> None:
     if trainer.stream is not None:
         trainer.stream.load(checkpoint)
     elif facts.get(RESTARTED) or facts.get("stream"):
-        why = "read a stream: add --streaming, or" if facts.get("stream") else "restarted the data: again"
+        why = (
+            "read a stream: add --streaming, or"
+            if facts.get("stream")
+            else "restarted the data: again"
+        )
         raise ValueError(
             f"resume_from_checkpoint {checkpoint!r} has no position in these rows, since its run {why} pass --ignore_data_skip."
         )
@@ -103,17 +129,26 @@ def match_weights(model: PreTrainedModel, checkpoint: str, load: bool = False) -
     file by the model's own names, and would only warn and train random weights in their place.
     """
     path = Path(checkpoint, SAFE_WEIGHTS_NAME)
-    if not path.is_file() or Path(checkpoint, TRAINED_NAME).is_file():  # shards are loaded by the model's own names
+    if (
+        not path.is_file() or Path(checkpoint, TRAINED_NAME).is_file()
+    ):  # shards are loaded by the model's own names
         return
     own = model.state_dict()
     with safe_open(path, framework="pt") as file:
-        renamings = [each for each in get_model_conversion_mapping(model) if isinstance(each, WeightRenaming)]
-        found = {name if name in own else rename_source_key(name, renamings, [])[0]: name for name in file.keys()}  # noqa: SIM118
+        renamings = [
+            each for each in get_model_conversion_mapping(model) if isinstance(each, WeightRenaming)
+        ]
+        found = {
+            name if name in own else rename_source_key(name, renamings, [])[0]: name
+            for name in file.keys()
+        }  # noqa: SIM118
         read: dict[int, str] = {}  # tied weights share an address
         unknown = sorted(found.keys() - own.keys())
         for name in sorted(found.keys() & own.keys()):
             other = read.setdefault(own[name].data_ptr(), name)
-            if other != name and not torch.equal(file.get_tensor(found[name]), file.get_tensor(found[other])):
+            if other != name and not torch.equal(
+                file.get_tensor(found[name]), file.get_tensor(found[other])
+            ):
                 unknown.append(f"separate {other} and {name}")
         lost = sorted(name for name, value in own.items() if value.data_ptr() not in read)
         if lost or unknown:
@@ -124,19 +159,29 @@ def match_weights(model: PreTrainedModel, checkpoint: str, load: bool = False) -
                 "tie_word_embeddings and head_bias that wrote it."
             )
         if load:
-            renamed = {name: file.get_tensor(source) for name, source in found.items() if name != source}
+            renamed = {
+                name: file.get_tensor(source) for name, source in found.items() if name != source
+            }
             model.load_state_dict(renamed, strict=False)
 
 
-def counts_beside(model: PreTrainedModel, rows: int, objective: str) -> tuple[Tensor, dict[str, float]]:
+def counts_beside(
+    model: PreTrainedModel, rows: int, objective: str
+) -> tuple[Tensor, dict[str, float]]:
     """Read the counts and totals of the checkpoint, in a folder or on the Hub, of a model; ``(rows,)`` zeros if it has none.
 
     Tokens added to the embedding since then count as unseen. Headless pretraining that continues a model of another objective,
     which had other negatives, starts without counts.
     """
-    counts, totals, source = torch.zeros(rows, dtype=torch.long), {}, getattr(model, "name_or_path", None) or ""
+    counts, totals, source = (
+        torch.zeros(rows, dtype=torch.long),
+        {},
+        getattr(model, "name_or_path", None) or "",
+    )
     with suppress(FileNotFoundError):
-        options = getattr(model, "hub_arguments", {}) | {"revision": getattr(model.config, "_commit_hash", None)}
+        options = getattr(model, "hub_arguments", {}) | {
+            "revision": getattr(model.config, "_commit_hash", None)
+        }
         saved, found = load_token_counts(source, **options)
         totals = found if objective == "headless" else {}
         if objective != "headless" or found.get(CANDIDATES[0]):  # which only headless training has
@@ -151,7 +196,10 @@ def load_totals(trainer, checkpoint: str) -> None:
     window, first = trainer.window, int(trainer.is_world_process_zero())
     window.tokens_seen = first * int(totals["tokens_seen"])
     window.carry_candidates(totals, bool(first))
-    window.train_seconds, window.process_seconds = totals["train_seconds"], totals["process_seconds"]
+    window.train_seconds, window.process_seconds = (
+        totals["train_seconds"],
+        totals["process_seconds"],
+    )
 
 
 def check_architecture(checkpoint: str, config: PreTrainedConfig) -> None:
@@ -169,24 +217,38 @@ def check_architecture(checkpoint: str, config: PreTrainedConfig) -> None:
 def check_settings(checkpoint: str, trainer, finished: bool) -> None:
     """Refuse settings that would make another run than the checkpoint's; warn of those without effect, and reset them."""
     before, args, texts = read_settings(checkpoint), trainer.args, trainer.facts.held_out_texts
-    now = {"freeze_trunk": False} | {name: getattr(value, "value", value) for name, value in vars(args).items()}
+    now = {"freeze_trunk": False} | {
+        name: getattr(value, "value", value) for name, value in vars(args).items()
+    }
     now |= {"trainer": type(trainer).__name__, "held_out_texts": texts}
     for settings in (before, now):
         if settings.get("data_seed") is None:
             settings["data_seed"] = settings.get("seed")
-        settings["optim"] = str(settings.get("optim")).removesuffix("_fused")  # the same computation
+        settings["optim"] = str(settings.get("optim")).removesuffix(
+            "_fused"
+        )  # the same computation
     metric = before.get("metric_for_best_model") or ""
     compared = bool(metric) and not finished  # later figures, with the best one
     by_pool = compared and metric.endswith(("loss", "pool_accuracy"))
-    matter = {"metric_for_best_model": metric, "held_out_texts": compared and texts, "eval_pool_size": by_pool}
+    matter = {
+        "metric_for_best_model": metric,
+        "held_out_texts": compared and texts,
+        "eval_pool_size": by_pool,
+    }
     # Other schedules compute each rate anew.
-    matter["lr_scheduler_type"] = {before.get("lr_scheduler_type"), now["lr_scheduler_type"]} & {*FOLLOW_SCORES}
+    matter["lr_scheduler_type"] = {before.get("lr_scheduler_type"), now["lr_scheduler_type"]} & {
+        *FOLLOW_SCORES
+    }
     for name in (name for name, does in matter.items() if not does):
         before.pop(name, None)
     place = () if args.ignore_data_skip else REFUSED_WITH_PLACE
     # With and without Muon differ.
     kept = [name for name in KEPT if (before.get(name) is None) == (now.get(name) is None)]
-    for name in (name for name in (*REFUSED, *place, *KEPT) if name in before and before[name] != now.get(name)):
+    for name in (
+        name
+        for name in (*REFUSED, *place, *KEPT)
+        if name in before and before[name] != now.get(name)
+    ):
         if name in kept:
             logger.warning_once(  # scripts also check before training
                 "%s is %r, which has no effect: the run resumes with the checkpoint's %r. To change it, start a new run from "
@@ -207,7 +269,9 @@ def row_facts(rows) -> dict[str, Any]:
     """Return what identifies the training rows, for a checkpoint; nothing for rows that may change."""
     if isinstance(rows, list) and rows and isinstance(rows[0], Mapping) and "input_ids" in rows[0]:
         some = rows[:: 1 + len(rows) // 10_000]
-        found = [xxh3_64_intdigest(np.ascontiguousarray(row["input_ids"], np.int64)) for row in some]
+        found = [
+            xxh3_64_intdigest(np.ascontiguousarray(row["input_ids"], np.int64)) for row in some
+        ]
         return {ROWS: [len(rows), xxh3_128_hexdigest(np.array(found, np.uint64))]}
     if not isinstance(rows, Dataset) or "input_ids" not in rows.column_names or not len(rows):
         return {}
@@ -217,10 +281,15 @@ def row_facts(rows) -> dict[str, Any]:
     hashes: list[np.ndarray] = []
     for columns, bounds in token_arrays(Dataset(rows.data, fingerprint=rows._fingerprint)):
         values = np.stack(list(columns.values()), axis=1, dtype=np.int64, casting="unsafe")
-        found = [xxh3_64_intdigest(values[start:end]) for start, end in itertools.pairwise(bounds.tolist())]
+        found = [
+            xxh3_64_intdigest(values[start:end])
+            for start, end in itertools.pairwise(bounds.tolist())
+        ]
         hashes.append(np.array(found, np.uint64))
     chosen = slice(None) if rows._indices is None else rows._indices.column(0).to_numpy()
-    return _known.setdefault(rows, {ROWS: [len(rows), xxh3_128_hexdigest(np.concatenate(hashes)[chosen])]})
+    return _known.setdefault(
+        rows, {ROWS: [len(rows), xxh3_128_hexdigest(np.concatenate(hashes)[chosen])]}
+    )
 
 
 def check_same_rows(trainer) -> None:

@@ -31,5 +31,7 @@ class EmbeddingRoles:
     @torch.compiler.disable
     def _on_embedded(self, module: nn.Module, args: tuple, output: Tensor) -> None:
         padded, self._padded = self._padded, None
-        if padded is not None and output.requires_grad:  # ConvBERT's convolutions and FNet's mixing still read padding
+        if (
+            padded is not None and output.requires_grad
+        ):  # ConvBERT's convolutions and FNet's mixing still read padding
             output.register_hook(lambda grad: grad.masked_fill(padded[..., None], 0.0))

@@ -62,7 +62,11 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         if args.sampled_negatives is None:
             least = int(MLM_SHARE * self.head.size) if self.task == "mlm" else 0
             args.sampled_negatives = min(max(DRAWN, least), int(LARGEST_SHARE * self.head.size))
-        rows, size, tokenizer = self.train_dataset, self.embedding.num_embeddings, self.processing_class
+        rows, size, tokenizer = (
+            self.train_dataset,
+            self.embedding.num_embeddings,
+            self.processing_class,
+        )
         if token_counts is None and isinstance(rows, Dataset) and "input_ids" in rows.column_names:
             token_counts = target_counts(rows, size, self.task, tokenizer, args.isolate_documents)
         if token_counts is None or len(token_counts) < self.head.size:
@@ -76,31 +80,50 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         self.frequency = log_prior(token_counts).exp().to(args.device)
 
     def compute_loss(
-        self, model: nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None
+        self,
+        model: nn.Module,
+        inputs: dict,
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
     ) -> Tensor | tuple[Tensor, dict]:
         """Softmax by the model's own head over the candidates of each pool."""
         inputs, micro_batch = self.take_out(inputs)
 
         @torch.compiler.disable  # new candidates in each step would cause a recompilation
         def loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-            vectors = embedding(micro_batch.looked_up, weight, sparse=self.rows is not None)  # (L, D)
+            vectors = embedding(
+                micro_batch.looked_up, weight, sparse=self.rows is not None
+            )  # (L, D)
             bias = None if bias is None else bias[micro_batch.looked_up]
-            return torch.stack([self.pool_loss(*each) for each in micro_batch.parts(hidden, vectors, bias)]).sum()
+            return torch.stack(
+                [self.pool_loss(*each) for each in micro_batch.parts(hidden, vectors, bias)]
+            ).sum()
 
-        loss = self.head.within(model, inputs, micro_batch.predicted, loss_sum) / micro_batch.divisor
+        loss = (
+            self.head.within(model, inputs, micro_batch.predicted, loss_sum) / micro_batch.divisor
+        )
         return (loss, {"loss": loss}) if return_outputs else loss
 
-    def pool_loss(self, outputs: Tensor, part: Candidates, vectors: Tensor, bias: Tensor | None) -> Tensor:
+    def pool_loss(
+        self, outputs: Tensor, part: Candidates, vectors: Tensor, bias: Tensor | None
+    ) -> Tensor:
         """Sum the losses of the predictions that one pool serves: see `HeadlessTrainer.pool_loss`."""
         pool = part.pool
-        expected = pool.targets * self.frequency[pool.ids] + self.args.sampled_negatives / self.head.size
-        log_weights = pool.log_counts(torch.promote_types(outputs.dtype, torch.float32)) - expected.log()
+        expected = (
+            pool.targets * self.frequency[pool.ids] + self.args.sampled_negatives / self.head.size
+        )
+        log_weights = (
+            pool.log_counts(torch.promote_types(outputs.dtype, torch.float32)) - expected.log()
+        )
         options = {"bias": bias, "softcap": self.head.softcap, "reduction": "sum"}
         return candidate_loss(outputs, part.target_index, vectors, log_weights, **options)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         for name in (name for name in logs if name.endswith(MASS)):  # of each evaluation set
-            now, first = logs[name], next((each[name] for each in self.state.log_history if name in each), logs[name])
+            now, first = (
+                logs[name],
+                next((each[name] for each in self.state.log_history if name in each), logs[name]),
+            )
             if now > first + GROWTH:
                 logger.warning(
                     "Tokens that are never targets have %.1f %% of the probability; at the first evaluation they had %.1f %%. "
@@ -109,6 +132,8 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
                 )
         super().log(logs, start_time)
 
-    def evaluation_scores(self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None) -> dict[str, Tensor]:
+    def evaluation_scores(
+        self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None
+    ) -> dict[str, Tensor]:
         scores = vocabulary_scores(hidden, target_ids, self.head, apart=self.unseen)
         return {"loss": scores["cross_entropy"], "unseen_token_mass": scores.pop("apart")} | scores

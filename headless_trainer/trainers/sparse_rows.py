@@ -15,10 +15,22 @@ from .step import Step
 
 def check_optimizer(args: HeadlessTrainingArguments, given: Mapping[str, Any]) -> None:
     """Refuse an optimizer among the ``given`` parameters of a trainer if a setting also chooses one."""
-    brings = next((name for name in ("optimizers", "optimizer_cls_and_kwargs") if any(given.get(name) or ())), None)
-    setting = next((name for name in ("sparse_embedding_updates", "muon_learning_rate") if getattr(args, name)), None)
+    brings = next(
+        (name for name in ("optimizers", "optimizer_cls_and_kwargs") if any(given.get(name) or ())),
+        None,
+    )
+    setting = next(
+        (
+            name
+            for name in ("sparse_embedding_updates", "muon_learning_rate")
+            if getattr(args, name)
+        ),
+        None,
+    )
     if brings and setting:
-        raise ValueError(f"{setting} is {getattr(args, setting)} but {brings} also chooses an optimizer: drop one.")
+        raise ValueError(
+            f"{setting} is {getattr(args, setting)} but {brings} also chooses an optimizer: drop one."
+        )
 
 
 class SparseRows(TrainerCallback):
@@ -29,21 +41,33 @@ class SparseRows(TrainerCallback):
     ignores the embedding: dense gradients would be exchanged in full, and NCCL cannot exchange sparse ones.
     """
 
-    def __init__(self, model: nn.Module, args: HeadlessTrainingArguments, weights: list[nn.Parameter]):
+    def __init__(
+        self, model: nn.Module, args: HeadlessTrainingArguments, weights: list[nn.Parameter]
+    ):
         self.model, self.args, self.weights = model, args, weights
         self._optimizer: SparseAdamW | None = None
 
     @contextmanager
     def updated_as_rows(self) -> Iterator[None]:
         """Make the embedding's gradients sparse and exchange them here; on exit, restore the model."""
-        weights = set(self.weights)  # several modules may share a weight, as in encoders with a module of their own
-        modules = [each for each in self.model.modules() if isinstance(each, nn.Embedding) and each.weight in weights]
+        weights = set(
+            self.weights
+        )  # several modules may share a weight, as in encoders with a module of their own
+        modules = [
+            each
+            for each in self.model.modules()
+            if isinstance(each, nn.Embedding) and each.weight in weights
+        ]
         for module in modules:
             module.sparse = True
         if self.args.world_size > 1:
-            named = self.model.named_parameters(remove_duplicate=False)  # a tied head names the weight again
+            named = self.model.named_parameters(
+                remove_duplicate=False
+            )  # a tied head names the weight again
             names = [name for name, parameter in named if parameter in weights]
-            nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.model, names)
+            nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+                self.model, names
+            )
         try:
             yield
         finally:
@@ -59,7 +83,9 @@ class SparseRows(TrainerCallback):
         self._optimizer = optimizer
         if self.args.world_size > 1:
             for weight in self.weights:
-                torch.distributed.broadcast(weight.data, 0)  # as the wrapper does with other weights
+                torch.distributed.broadcast(
+                    weight.data, 0
+                )  # as the wrapper does with other weights
 
     def catch_up(self, step: Step | None = None) -> None:
         """Bring rows up to date: those that a step will read as inputs and candidates, or all rows."""
@@ -69,15 +95,23 @@ class SparseRows(TrainerCallback):
             self._optimizer.catch_up()
             return
         embedded = torch.cat([ids.flatten() for ids in step.input_ids])
-        looked_up = {id(each.looked_up): each.looked_up for each in step.micro_batches}  # a shared pool once
+        looked_up = {
+            id(each.looked_up): each.looked_up for each in step.micro_batches
+        }  # a shared pool once
         scored = torch.cat([*(each.target_ids for each in step.micro_batches), *looked_up.values()])
         others = self.weights[1:]
-        apart = any(each.shape == self.weights[0].shape for each in others)  # a candidate matrix scores instead
-        self._optimizer.catch_up(embedded if apart else torch.cat([embedded, scored]), *[scored] * len(others))
+        apart = any(
+            each.shape == self.weights[0].shape for each in others
+        )  # a candidate matrix scores instead
+        self._optimizer.catch_up(
+            embedded if apart else torch.cat([embedded, scored]), *[scored] * len(others)
+        )
 
     def on_epoch_end(self, args, state, control, **kwargs):
         self.catch_up()  # before the best checkpoint is loaded, which must not be updated
 
     def average(self, gather) -> int:
         """Average the rows' gradients over all processes, and return the bytes that this process received."""
-        return sum(average_row_gradients(each, gather, self.args.world_size) for each in self.weights)
+        return sum(
+            average_row_gradients(each, gather, self.args.world_size) for each in self.weights
+        )

@@ -50,7 +50,12 @@ def draw_step(trainer, batches: list[dict[str, Tensor]]) -> "Step":
     shares = trainer.candidates_of_step([target_ids for _, target_ids in predicted])
     masks = [batch.get("attention_mask", torch.ones_like(batch["input_ids"])) for batch in hosts]
     micro_batches = [
-        MicroBatch.of(*each, pools, divisor, int((mask != 0).sum()) if mask.dim() == 2 else len(mask) * mask.shape[-1])
+        MicroBatch.of(
+            *each,
+            pools,
+            divisor,
+            int((mask != 0).sum()) if mask.dim() == 2 else len(mask) * mask.shape[-1],
+        )
         for mask, each, (pools, divisor) in zip(masks, predicted, shares, strict=True)
     ]
     carrying = [inputs | {CARRIED: each} for inputs, each in zip(made, micro_batches, strict=True)]
@@ -63,10 +68,16 @@ class TargetMaker:
     def __init__(self, task: str, model, tokenizer, args: HeadlessTrainingArguments):
         self.task, self.seed = task, args.seed
         self.rule = _masking_rule(model, tokenizer, args) if task == "mlm" else None
-        self.isolation = DocumentIsolation(task, model, tokenizer) if args.isolate_documents else None
-        self._unchanged: int | None = 0  # given labels seen so far; None once one differs from its input
+        self.isolation = (
+            DocumentIsolation(task, model, tokenizer) if args.isolate_documents else None
+        )
+        self._unchanged: int | None = (
+            0  # given labels seen so far; None once one differs from its input
+        )
 
-    def __call__(self, batch: dict, step: int | None, device: torch.device | None = None) -> dict[str, Any]:
+    def __call__(
+        self, batch: dict, step: int | None, device: torch.device | None = None
+    ) -> dict[str, Any]:
         """Make the inputs of the trunk, and ``labels`` ``(B, T)``: the token that each output must predict, or -100.
 
         Args:
@@ -78,14 +89,20 @@ class TargetMaker:
         inputs = {name: value for name, value in batch.items() if name not in TOKEN_COLUMNS}
         input_ids, given = inputs["input_ids"], batch.get("labels")
         if given is not None and given.shape != input_ids.shape:
-            raise ValueError(f"labels has shape {(*given.shape,)}, not one for each token: remove the column 'labels'.")
+            raise ValueError(
+                f"labels has shape {(*given.shape,)}, not one for each token: remove the column 'labels'."
+            )
         excluded = batch["attention_mask"] == 0 if "attention_mask" in batch else None
         if self.isolation is not None:
             self.isolation.add(inputs, device or input_ids.device)
         if self.task == "clm":
             tokens, excluded = (input_ids, excluded) if given is None else (given, None)
             labels = next_tokens(tokens, excluded, inputs.get("position_ids"))
-            if "position_ids" in inputs and "attention_mask" in inputs and inputs["attention_mask"][:, 0].all():
+            if (
+                "position_ids" in inputs
+                and "attention_mask" in inputs
+                and inputs["attention_mask"][:, 0].all()
+            ):
                 # With it decoders would not keep the documents of a row apart; padding on the right is not read anyway.
                 del inputs["attention_mask"]
         elif given is not None:
@@ -95,7 +112,9 @@ class TargetMaker:
             if "special_tokens_mask" in batch:
                 special = batch["special_tokens_mask"].bool()
                 excluded = special if excluded is None else excluded | special
-            seeds = content_seeds(input_ids, (EVALUATION_SEED,) if step is None else (self.seed, step), excluded)
+            seeds = content_seeds(
+                input_ids, (EVALUATION_SEED,) if step is None else (self.seed, step), excluded
+            )
             inputs["input_ids"], labels = mask_tokens(input_ids, self.rule, seeds, excluded)
         return inputs | {"labels": labels}
 
@@ -116,7 +135,9 @@ class TargetMaker:
 
 def _masking_rule(model, tokenizer, args: HeadlessTrainingArguments) -> MaskingRule:
     if tokenizer is None:
-        raise ValueError("task is 'mlm' but processing_class is None: pass processing_class=tokenizer.")
+        raise ValueError(
+            "task is 'mlm' but processing_class is None: pass processing_class=tokenizer."
+        )
     if getattr(tokenizer, "mask_token_id", None) is None:
         raise ValueError(
             f"task is 'mlm' but the tokenizer, {tokenizer.name_or_path or type(tokenizer).__name__!r}, has no mask token. "
@@ -138,7 +159,11 @@ class CandidatePools:
     """Finds the candidates of each prediction of a step, and the divisor that turns summed losses into the step's loss."""
 
     def __init__(
-        self, args: HeadlessTrainingArguments, vocab_size: int, host: HostExchange, log: Callable[[str, float], None]
+        self,
+        args: HeadlessTrainingArguments,
+        vocab_size: int,
+        host: HostExchange,
+        log: Callable[[str, float], None],
     ):
         self.args, self.vocab_size, self.host, self.log = args, vocab_size, host, log
 
@@ -148,11 +173,15 @@ class CandidatePools:
             drawn = draw_uniform(args.sampled_negatives, self.vocab_size, args.seed, step)
         if args.negatives == "micro_batch":
             # The mean over the step of each micro-batch's own mean, as in the paper.
-            return [(self._own_pools(ids, drawn), max(1, ids.numel()) * len(targets)) for ids in targets]
+            return [
+                (self._own_pools(ids, drawn), max(1, ids.numel()) * len(targets)) for ids in targets
+            ]
         pool, divisor = NegativePool.from_targets(targets), sum(ids.numel() for ids in targets)
         if args.negatives == "world" and args.world_size > 1:
             # Distinct ids and their counts, 16 bytes per token: every process already has their vectors.
-            everyone, received = self.host.gather(torch.stack([pool.ids, pool.counts], dim=1))  # (U, 2) of each
+            everyone, received = self.host.gather(
+                torch.stack([pool.ids, pool.counts], dim=1)
+            )  # (U, 2) of each
             self.log("pool_exchange_bytes", received)
             pool = NegativePool.merged(*everyone.unbind(dim=1))
             # Gradients will be averaged over processes, so each divides its sum by its share of all predictions.
@@ -162,7 +191,10 @@ class CandidatePools:
     def _own_pools(self, target_ids: Tensor, drawn: Tensor | None) -> tuple[NegativePool, ...]:
         """Make the fewest pools for a micro-batch such that none exceeds ``pool_size`` targets."""
         parts = math.ceil(target_ids.numel() / self.args.pool_size) if self.args.pool_size else 1
-        return tuple(NegativePool.from_targets(ids).with_drawn(drawn) for ids in target_ids.tensor_split(max(1, parts)))
+        return tuple(
+            NegativePool.from_targets(ids).with_drawn(drawn)
+            for ids in target_ids.tensor_split(max(1, parts))
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,11 +241,20 @@ class MicroBatch:
 
     @classmethod
     def of(
-        cls, predicted: Tensor, target_ids: Tensor, pools: Sequence[NegativePool], divisor: Tensor | float, tokens: int
+        cls,
+        predicted: Tensor,
+        target_ids: Tensor,
+        pools: Sequence[NegativePool],
+        divisor: Tensor | float,
+        tokens: int,
     ) -> "MicroBatch":
         # One look-up: each has a gradient as large as the embedding, and an exchange if the embedding is sharded.
         one = len(pools) == 1
-        looked_up = pools[0].ids if one else torch.cat([target_ids[:0], *(pool.ids for pool in pools)]).unique()
+        looked_up = (
+            pools[0].ids
+            if one
+            else torch.cat([target_ids[:0], *(pool.ids for pool in pools)]).unique()
+        )
         candidates = []
         for ids, pool in zip(target_ids.tensor_split(max(1, len(pools))), pools, strict=False):
             lookup_index = None if one else torch.searchsorted(looked_up, pool.ids)
@@ -224,7 +265,9 @@ class MicroBatch:
         self, hidden: Tensor, vectors: Tensor, bias: Tensor | None
     ) -> Iterator[tuple[Tensor, Candidates, Tensor, Tensor | None]]:
         """Yield the arguments of ``pool_loss`` per pool, from ``(K, D)`` outputs, ``(L, D)`` vectors and ``(L,)`` biases."""
-        for outputs, part in zip(hidden.tensor_split(len(self.candidates)), self.candidates, strict=True):
+        for outputs, part in zip(
+            hidden.tensor_split(len(self.candidates)), self.candidates, strict=True
+        ):
             yield outputs, part, part.among(vectors), part.among(bias)
 
 
@@ -232,6 +275,8 @@ class MicroBatch:
 class Step:
     """One drawn optimizer step of this process."""
 
-    batches: list[dict]  # inputs of the trunk on the model's device, each with its `MicroBatch` under `CARRIED`
+    batches: list[
+        dict
+    ]  # inputs of the trunk on the model's device, each with its `MicroBatch` under `CARRIED`
     input_ids: list[Tensor]  # (B, T) int64 of each batch, on the host
     micro_batches: list[MicroBatch]  # of each batch, on the host

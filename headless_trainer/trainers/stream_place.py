@@ -27,7 +27,10 @@ class StreamPlace(TrainerCallback):
 
     def loader(self, batch_size: int, collate: Callable) -> DataLoader:
         """Return a loader of this process's batches, from its position on."""
-        batches = {"batch_size": batch_size, "collate_fn": functools.partial(collate_placed, collate)}
+        batches = {
+            "batch_size": batch_size,
+            "collate_fn": functools.partial(collate_placed, collate),
+        }
         return own_loader(self.args, self.stream, self.args.dataloader_num_workers, **batches)
 
     def note(self, batches: list[dict]) -> None:
@@ -39,7 +42,9 @@ class StreamPlace(TrainerCallback):
         state.epoch = state.global_step / state.max_steps  # Trainer would count from the resume on
 
     def begin(self) -> None:
-        self.stream.deal(self.args.process_index, self.args.world_size, max(1, self.args.dataloader_num_workers))
+        self.stream.deal(
+            self.args.process_index, self.args.world_size, max(1, self.args.dataloader_num_workers)
+        )
 
     def save(self, checkpoint: Path) -> None:
         """Write the position of this process into a checkpoint."""

@@ -31,21 +31,39 @@ class VanillaTrainer(PretrainingTrainer):
     objective = "vanilla"
     head_class = VocabularyHead
 
-    def __init__(self, *args: Any, token_counts: Tensor | None = None, drawn_share: float = 0.0, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        token_counts: Tensor | None = None,
+        drawn_share: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         if self.args.head_bias == "prior":
             if self.head.model is not self.model:
-                raise ValueError("head_bias is 'prior' but a peft adapter holds no head: leave it out.")
+                raise ValueError(
+                    "head_bias is 'prior' but a peft adapter holds no head: leave it out."
+                )
             if getattr(self.model.config, FOLD, None):
-                raise ValueError("head_bias is 'prior' but the model's head already holds log q: leave it out.")
+                raise ValueError(
+                    "head_bias is 'prior' but the model's head already holds log q: leave it out."
+                )
             if self.optimizer is not None and self.head.projection.bias is None:
-                raise ValueError("head_bias is 'prior' but optimizers was made without that bias: leave it out.")
+                raise ValueError(
+                    "head_bias is 'prior' but optimizers was made without that bias: leave it out."
+                )
             if token_counts is None:
-                raise ValueError("head_bias is 'prior' but token_counts is None: pass counts of the training tokens.")
+                raise ValueError(
+                    "head_bias is 'prior' but token_counts is None: pass counts of the training tokens."
+                )
             self.head.start_bias(candidate_log_prior(token_counts, drawn_share))
 
     def compute_loss(
-        self, model: nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None
+        self,
+        model: nn.Module,
+        inputs: dict,
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
     ) -> Tensor | tuple[Tensor, dict]:
         """Cross-entropy over the vocabulary: this micro-batch's part of the step's mean over all processes."""
         inputs, micro_batch = self.take_out(inputs)
@@ -54,7 +72,9 @@ class VanillaTrainer(PretrainingTrainer):
             options = {"softcap": self.head.softcap, "reduction": "sum"}
             return vocabulary_cross_entropy(hidden, micro_batch.target_ids, weight, bias, **options)
 
-        loss = self.head.within(model, inputs, micro_batch.predicted, loss_sum) / micro_batch.divisor
+        loss = (
+            self.head.within(model, inputs, micro_batch.predicted, loss_sum) / micro_batch.divisor
+        )
         return (loss, {"loss": loss}) if return_outputs else loss
 
     def candidates_of_step(self, targets: list[Tensor]) -> Shares:
@@ -64,6 +84,8 @@ class VanillaTrainer(PretrainingTrainer):
         divisor = (self.sum_over_processes(predicted) / self.args.world_size).clamp(min=1)
         return [((), divisor)] * len(targets)
 
-    def evaluation_scores(self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None) -> dict[str, Tensor]:
+    def evaluation_scores(
+        self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None
+    ) -> dict[str, Tensor]:
         scores = vocabulary_scores(hidden, target_ids, self.head)
         return {"loss": scores["cross_entropy"]} | scores

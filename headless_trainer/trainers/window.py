@@ -28,7 +28,9 @@ class LogAtSaves(TrainerCallback):
         state.best_model_checkpoint = best_checkpoint(state, args.output_dir)
 
     def on_step_end(self, args, state, control, **kwargs):
-        saves = control.should_save or (control.should_evaluate and args.save_strategy == SaveStrategy.BEST)
+        saves = control.should_save or (
+            control.should_evaluate and args.save_strategy == SaveStrategy.BEST
+        )
         control.should_log |= saves and args.logging_strategy != IntervalStrategy.NO
         self._window.start_step()  # not timed so far: other callbacks; from here on: a log's wait for the device
 
@@ -56,7 +58,9 @@ class TrainingWindow(TrainerCallback):
     def _reset(self) -> None:
         self._tokens = self._predicted = self._steps = 0
         self._seconds = 0.0
-        self._figures: dict[str, list] = {}  # sum of the values; sum of the divisors, or None for the steps
+        self._figures: dict[
+            str, list
+        ] = {}  # sum of the values; sum of the divisors, or None for the steps
 
     def carry_candidates(self, totals: dict[str, float], is_first: bool) -> None:
         """Continue the counts of an earlier training: the first process holds those over all processes."""
@@ -106,14 +110,21 @@ class TrainingWindow(TrainerCallback):
         self._count_time()
         steps, seconds = max(1, self._steps), max(self._seconds, 1e-9)
         names = sorted(self._figures)
-        divisors = [steps if self._figures[name][1] is None else self._figures[name][1] for name in names]
-        values = [float(self._figures[name][0]) for name in names] + [float(divisor) for divisor in divisors]
-        sums = torch.tensor([self._tokens, self._predicted, self.tokens_seen, *values], dtype=torch.float64)
+        divisors = [
+            steps if self._figures[name][1] is None else self._figures[name][1] for name in names
+        ]
+        values = [float(self._figures[name][0]) for name in names] + [
+            float(divisor) for divisor in divisors
+        ]
+        sums = torch.tensor(
+            [self._tokens, self._predicted, self.tokens_seen, *values], dtype=torch.float64
+        )
         tokens, predicted, seen, *figures = (reduce(sums) if reduce is not None else sums).tolist()
         logs = {
             "tokens_per_second": round(tokens / seconds, 1),
             "tokens_seen": int(seen),
-            "predicted_tokens": round(predicted / steps, 1) or predicted / steps,  # 0 only if there was none
+            "predicted_tokens": round(predicted / steps, 1)
+            or predicted / steps,  # 0 only if there was none
             "train_seconds": round(self.train_seconds, 3),
             "peak_memory_mib": round(peak_memory_mib(device), 1),
         }
@@ -123,7 +134,9 @@ class TrainingWindow(TrainerCallback):
         return logs
 
 
-def count_pool(window: TrainingWindow, part: Candidates, divisor: Tensor | float, drawn: int = 0) -> None:
+def count_pool(
+    window: TrainingWindow, part: Candidates, divisor: Tensor | float, drawn: int = 0
+) -> None:
     """Count a pool's candidates, and log the floor of its loss due to repeated targets, and the loss of equal scores.
 
     ``divisor`` is that of the predictions' summed loss; ``drawn`` is the number of candidates that are no targets.
@@ -134,7 +147,9 @@ def count_pool(window: TrainingWindow, part: Candidates, divisor: Tensor | float
     window.candidates += pool.size * used
     window.drawn += drawn * used
     window.add("loss_floor", log_counts[part.target_index].sum() / divisor)
-    window.add("random_guess_loss", predictions * log_counts.logsumexp(0) / divisor if used else 0.0)
+    window.add(
+        "random_guess_loss", predictions * log_counts.logsumexp(0) / divisor if used else 0.0
+    )
 
 
 def peak_memory_mib(device: torch.device) -> float:
@@ -142,8 +157,12 @@ def peak_memory_mib(device: torch.device) -> float:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     try:  # on Linux getrusage starts from the peak of the parent process
-        peak = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)[1]
+        peak = re.search(
+            r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE
+        )[1]
         return int(peak) / 2**10
     except (OSError, TypeError):  # another system, or a sandbox without it
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes there, KiB elsewhere
+        return (
+            peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+        )  # bytes there, KiB elsewhere

@@ -72,7 +72,9 @@ benchmark.main()
 def run(script: Path, folder: Path, *flags: str) -> tuple[subprocess.CompletedProcess, dict, str]:
     environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[1])}
     command = [sys.executable, str(script), "--output_dir", str(folder), "--scale", "cpu", *flags]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=SCRIPT.parents[1], env=environment)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, cwd=SCRIPT.parents[1], env=environment
+    )
     report = json.loads((folder / "accelerator.json").read_text())
     return ended, report, (folder / "accelerator.md").read_text()
 
@@ -92,9 +94,14 @@ def test_what_fails_is_told_and_the_rest_runs(tmp_path):
         {"item": "a", "ran": True, "fits": True}, {"item": "b", "ran": False, "fits": True},
         {"item": "c", "ran": False, "fits": False}, {"item": "d", "ran": True, "fits": True},
     ]  # fmt: skip
-    assert parts["items"]["failures"] == {"b": "ValueError: no such kernel", "e": "OutOfMemoryError: of memory"}
+    assert parts["items"]["failures"] == {
+        "b": "ValueError: no such kernel",
+        "e": "OutOfMemoryError: of memory",
+    }
     assert parts["broken"]["rows"] == parts["endless"]["rows"] == [{"item": "first"}]
-    assert parts["lost"]["rows"] == [{"item": "a"}, {"item": "c"}] and parts["lost"]["left_out"] == ["b"]
+    assert parts["lost"]["rows"] == [{"item": "a"}, {"item": "c"}] and parts["lost"][
+        "left_out"
+    ] == ["b"]
     assert "- FAILED b: ValueError: no such kernel" in page
     assert "RuntimeError: it does not work" in page
     assert "- FAILED b: the process was lost with it" in page
@@ -107,13 +114,27 @@ def test_its_run_on_a_cpu(tmp_path):
     assert ended.returncode == 0, ended.stdout + ended.stderr
     parts = report["parts"]
     assert list(parts) == ["parity", "loss", "steps"]
-    for name, part in parts.items():  # a slow machine may take a part's time before it is done, never make it fail
-        assert part["status"] != "failed" and not part["failures"] and not part["left_out"], (name, part["failures"])
+    for (
+        name,
+        part,
+    ) in (
+        parts.items()
+    ):  # a slow machine may take a part's time before it is done, never make it fail
+        assert part["status"] != "failed" and not part["failures"] and not part["left_out"], (
+            name,
+            part["failures"],
+        )
         assert f"## {name}" in page
     rows = parts["parity"]["rows"]
     assert rows and all(row["ok"] and row["value"] <= row["bound"] for row in rows)
     exact = [row for row in parts["loss"]["rows"] if row["embedding_error"] is not None]
-    assert all(max(row["loss_error"], row["outputs_error"], row["embedding_error"]) < 1e-5 for row in exact)
+    assert all(
+        max(row["loss_error"], row["outputs_error"], row["embedding_error"]) < 1e-5 for row in exact
+    )
     methods = [row["method"] for row in exact]
-    assert not methods or {"K x U, cwt_loss (auto)", "K x K, the paper's form", "K x V, cross_entropy"} <= set(methods)
+    assert not methods or {
+        "K x U, cwt_loss (auto)",
+        "K x K, the paper's form",
+        "K x V, cross_entropy",
+    } <= set(methods)
     assert all(row["tokens_per_second"] > 0 for row in parts["steps"]["rows"])

@@ -16,7 +16,9 @@ def test_a_device_computes_what_it_should(check, device):
 def test_what_is_wrong_is_above_its_bound(monkeypatch):
     """A loss whose gradient is a thousandth too long, and a mask of which one device has another bit."""
     right, seeds = parity.contrastive, parity.content_seeds
-    monkeypatch.setattr(parity, "contrastive", lambda *inputs, backend: 1.001 * right(*inputs, backend=backend))
+    monkeypatch.setattr(
+        parity, "contrastive", lambda *inputs, backend: 1.001 * right(*inputs, backend=backend)
+    )
     wrong = parity.failures(parity.check_precision("cpu"))
     assert {name for name in wrong if "float32" in name} == {
         f"float32, {backend}: {what}"
@@ -27,5 +29,10 @@ def test_what_is_wrong_is_above_its_bound(monkeypatch):
     calls = iter(range(100))
     monkeypatch.setattr(parity, "content_seeds", lambda *given: seeds(*given) ^ next(calls))
     wrong = parity.failures(parity.check_masks("cpu"))
-    assert {"seeds of rows: entries that differ", "masked inputs and labels: entries that differ"} <= wrong.keys()
-    assert parity.failures({"not a number": (float("nan"), 1.0), "within": (1.0, 1.0)}).keys() == {"not a number"}
+    assert {
+        "seeds of rows: entries that differ",
+        "masked inputs and labels: entries that differ",
+    } <= wrong.keys()
+    assert parity.failures({"not a number": (float("nan"), 1.0), "within": (1.0, 1.0)}).keys() == {
+        "not a number"
+    }

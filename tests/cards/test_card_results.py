@@ -33,7 +33,9 @@ def trunk(tmp_path_factory, mlm_tokenizer) -> Path:
     config = BertConfig(**SMALL, vocab_size=300)
     folder = tmp_path_factory.mktemp("models") / "small-bert"
     args = HeadlessTrainingArguments(str(folder), use_cpu=True, disable_tqdm=True)
-    trainer = HeadlessTrainer(BertModel(config, add_pooling_layer=False), args, processing_class=mlm_tokenizer)
+    trainer = HeadlessTrainer(
+        BertModel(config, add_pooling_layer=False), args, processing_class=mlm_tokenizer
+    )
     trainer.save_model()
     return folder
 
@@ -88,10 +90,14 @@ def test_a_figure_is_replaced_and_others_stay_in_their_places(folder):
 def test_what_a_user_wrote_stays(folder):
     add_results(folder, [accuracy(0.1)])
     text = text_of(folder).replace("tags:\n", "widget:\n- text: Hello\ntags:\n- mine\n")
-    text = text.replace("## Use\n", "Not for anything.\n\n## Use\n").replace("-- end -->", "-- end -->\n\nA note.")
+    text = text.replace("## Use\n", "Not for anything.\n\n## Use\n").replace(
+        "-- end -->", "-- end -->\n\nA note."
+    )
     (folder / "README.md").write_text(f"{text}\nThanks.\n")
     add_results(folder, [accuracy(0.2)])
-    assert text_of(folder) == f"{text}\nThanks.\n".replace("value: 0.1", "value: 0.2").replace("| 0.1 |", "| 0.2 |")
+    assert text_of(folder) == f"{text}\nThanks.\n".replace("value: 0.1", "value: 0.2").replace(
+        "| 0.1 |", "| 0.2 |"
+    )
 
 
 NO_RESULT = b"---\ntags:\n- headless-trainer\nmodel-index:\n- name: x\n  results:\n  - task: 1\n---\n# Mine\n"
@@ -99,7 +105,15 @@ OTHER = b"---\ntags:\n- other\n---\n# Mine\n"
 
 
 @pytest.mark.parametrize(
-    "content", [b"# Mine\n", OTHER, b"---\n- a list\n---\n", b"\xff\xfe# Mine", b"---\na: [\n---\n", NO_RESULT]
+    "content",
+    [
+        b"# Mine\n",
+        OTHER,
+        b"---\n- a list\n---\n",
+        b"\xff\xfe# Mine",
+        b"---\na: [\n---\n",
+        NO_RESULT,
+    ],
 )
 def test_a_readme_that_is_not_ours_or_not_valid_is_not_touched(folder, content):
     (folder / "README.md").write_bytes(content)
@@ -132,19 +146,37 @@ def glue_run(task: str, seed: int, score: float, benchmark: str = "glue", **chan
         scored = {"metrics": dict.fromkeys({*metrics, "accuracy"}, value), "loss": 0.5} | calibrated
         return {"sets": {name: scored for name in names}}
 
-    run = {"task": task, "benchmark": benchmark, "seed": seed, "loss": "balanced", "model": "m", "settings": {}}
+    run = {
+        "task": task,
+        "benchmark": benchmark,
+        "seed": seed,
+        "loss": "balanced",
+        "model": "m",
+        "settings": {},
+    }
     run |= {"metric": metrics[0], "selected_on": names[:1], "train_language": None}
     return run | {"epochs": [epoch(score - 0.5), epoch(score)]} | changes
 
 
 def flat(results: list[EvalResult]) -> list[dict]:
-    return [{name: value for name, value in vars(result).items() if value is not None} for result in results]
+    return [
+        {name: value for name, value in vars(result).items() if value is not None}
+        for result in results
+    ]
 
 
 def test_glue_results_are_means_over_seeds_of_the_best_epochs():
     data = {"dataset_type": "nyu-mll/glue", "dataset_config": "cola", "dataset_name": "GLUE COLA"}
-    data |= {"task_type": "text-classification", "task_name": "fine-tuned", "dataset_split": "validation"}
-    metric = {"metric_type": "accuracy", "metric_name": "accuracy, balanced cross-entropy", "metric_value": 0.5}
+    data |= {
+        "task_type": "text-classification",
+        "task_name": "fine-tuned",
+        "dataset_split": "validation",
+    }
+    metric = {
+        "metric_type": "accuracy",
+        "metric_name": "accuracy, balanced cross-entropy",
+        "metric_value": 0.5,
+    }
     how = {"metric_args": {"seeds": 3, "standard_deviation": 0.2, "epoch": "best of 2"}}
     runs = [glue_run("cola", seed, score) for seed, score in enumerate((0.3, 0.5, 0.7))]
     assert flat(glue_results(runs)) == [data | metric | how]
@@ -159,7 +191,10 @@ def test_kinds_of_tasks():
         glue_run("user", 0, 0.8, "user", settings={"validation_file": "/somewhere/held_out.csv"}),
         glue_run("topics", 0, 0.8, "user", settings={"validation_file": "/somewhere/held_out.csv"}),
     ]
-    said = [(it.dataset_type, it.dataset_config, it.dataset_name, it.metric_name) for it in glue_results(runs)]
+    said = [
+        (it.dataset_type, it.dataset_config, it.dataset_name, it.metric_name)
+        for it in glue_results(runs)
+    ]
     balanced = "accuracy, balanced cross-entropy"
     assert said[:3] == [
         ("nyu-mll/glue", "mnli", "GLUE MNLI", balanced),
@@ -178,8 +213,12 @@ def test_kinds_of_tasks():
 
 def test_a_part_of_a_set_is_no_result_and_a_part_of_the_training_is_named():
     assert glue_results([glue_run("cola", 0, 0.3, settings={"max_eval_samples": 10})]) == []
-    cut = glue_results([glue_run("cola", 0, 0.3, settings={"max_train_samples": 100, "validation_split": "test"})])[0]
-    assert ", 100 training rows" in cut.metric_name and cut.dataset_split == "test"  # beside the figure of all rows
+    cut = glue_results(
+        [glue_run("cola", 0, 0.3, settings={"max_train_samples": 100, "validation_split": "test"})]
+    )[0]
+    assert (
+        ", 100 training rows" in cut.metric_name and cut.dataset_split == "test"
+    )  # beside the figure of all rows
 
 
 @pytest.fixture(scope="module")
@@ -192,12 +231,18 @@ def grid(tmp_path_factory, trunk, text_lines) -> SimpleNamespace:
     flags += f" --num_train_epochs 1 --per_device_train_batch_size 8 --data_dir {root} --output_dir {root}/out"
     with contextlib.redirect_stdout(io.StringIO()):
         run_glue.main(flags.split())
-    return SimpleNamespace(model=model, runs=root / "out" / "balanced" / "small-bert", flags=flags.split())
+    return SimpleNamespace(
+        model=model, runs=root / "out" / "balanced" / "small-bert", flags=flags.split()
+    )
 
 
 def test_a_grid_adds_its_scores_to_the_card_of_its_model(grid):
     results = {result.dataset_name: result for result in read_card(grid.model).data.eval_results}
-    assert {*results} - {"GLUE STS-B"} == {"GLUE COLA", "SuperGLUE COPA", "SuperGLUE WiC"}  # a correlation may be nan
+    assert {*results} - {"GLUE STS-B"} == {
+        "GLUE COLA",
+        "SuperGLUE COPA",
+        "SuperGLUE WiC",
+    }  # a correlation may be nan
     files = [json.loads((grid.runs / "cola" / f"seed_{seed}.json").read_text()) for seed in (0, 1)]
     mean = sum(run["score"] for run in files) / 2
     assert results["GLUE COLA"].metric_value == pytest.approx(mean, rel=1e-5)
@@ -210,7 +255,9 @@ def test_a_grid_adds_its_scores_to_the_card_of_its_model(grid):
 
 def test_a_fine_tuned_model_has_a_card(grid):
     text = text_of(grid.runs / "cola" / "best")
-    assert "\n# small-bert fine-tuned on COLA\n\nThis is `small-bert`, fine-tuned on COLA: a " in text
+    assert (
+        "\n# small-bert fine-tuned on COLA\n\nThis is `small-bert`, fine-tuned on COLA: a " in text
+    )
     assert "`BertForSequenceClassification` with 2 outputs.\n\n## Use" in text
     link = "[nyu-mll/glue](https://huggingface.co/datasets/nyu-mll/glue)"
     assert f"\n- Texts: {link}, configuration `cola`, from local files\n" in text
@@ -220,13 +267,19 @@ def test_a_fine_tuned_model_has_a_card(grid):
     assert '"text_pair": "The river has a steep * bank *."' in text_of(grid.runs / "wic" / "best")
     assert "the highest-scoring candidate is the answer.\n" in text_of(grid.runs / "copa" / "best")
     card = read_card(grid.runs / "cola" / "best")
-    assert card.data.pipeline_tag == "text-classification" and card.data.datasets == ["nyu-mll/glue"]
-    score = max(json.loads(path.read_text())["score"] for path in (grid.runs / "cola").glob("seed_*.json"))
+    assert card.data.pipeline_tag == "text-classification" and card.data.datasets == [
+        "nyu-mll/glue"
+    ]
+    score = max(
+        json.loads(path.read_text())["score"] for path in (grid.runs / "cola").glob("seed_*.json")
+    )
     assert card.data.eval_results[0].metric_value == pytest.approx(score, rel=1e-5)
     assert "## Citation" in text
     for path in grid.runs.glob("*/best/README.md"):
         text = path.read_text()
-        assert str(grid.model.parent) not in text and not re.search(r"\bNone\b|\bnan\b|\n\n\n", text)
+        assert str(grid.model.parent) not in text and not re.search(
+            r"\bNone\b|\bnan\b|\n\n\n", text
+        )
         assert str(ModelCard.load(path)) == text
 
 
@@ -235,7 +288,9 @@ def test_a_fine_tuned_model_has_a_card(grid):
 ])  # fmt: skip
 def test_its_lines_of_python_run_as_printed(grid, task, printed, monkeypatch):
     monkeypatch.chdir(grid.runs / task)
-    code = re.findall(r"^```python\n(.*?)\n```$", text_of(grid.runs / task / "best"), re.MULTILINE | re.DOTALL)
+    code = re.findall(
+        r"^```python\n(.*?)\n```$", text_of(grid.runs / task / "best"), re.MULTILINE | re.DOTALL
+    )
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         exec(compile(code[0], task, "exec"), {})
@@ -245,7 +300,11 @@ def test_its_lines_of_python_run_as_printed(grid, task, printed, monkeypatch):
 
 def test_results_of_all_kinds_are_told_apart_in_the_metadata(folder):
     """huggingface_hub puts those of the same task, type, configuration and split together, under the name of the first."""
-    runs = [glue_run("cola", 0, 0.5), glue_run("cola", 0, 0.4, loss="cross_entropy"), glue_run("mnli", 0, 0.3)]
+    runs = [
+        glue_run("cola", 0, 0.5),
+        glue_run("cola", 0, 0.4, loss="cross_entropy"),
+        glue_run("mnli", 0, 0.3),
+    ]
     runs += [glue_run("xnli", 0, 0.8, "xnli", sets=["en", "sw"], train_language="en")]
     runs += [glue_run("xnli_sw", 0, 0.7, "xnli", sets=["sw"], train_language="sw")]
     runs += [glue_run("user", 0, 0.2, "user", settings={"validation_file": "a.csv"})]

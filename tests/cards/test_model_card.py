@@ -17,7 +17,15 @@ from builders import SMALL, make_trainer, text_of, tiny_model, trainer_for
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from safetensors.torch import save_file
-from transformers import BertConfig, BertModel, GPT2Config, GPTNeoXConfig, GPTNeoXModel, LlamaConfig, LlamaModel
+from transformers import (
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPTNeoXConfig,
+    GPTNeoXModel,
+    LlamaConfig,
+    LlamaModel,
+)
 
 from headless_trainer import HeadlessTrainer, VanillaTrainer
 from headless_trainer.arguments import DataArguments, ModelArguments
@@ -42,7 +50,9 @@ def here(tmp_path_factory, text_lines) -> Path:
     folder = tmp_path_factory.mktemp("cards")
     lines = folder / "lines.txt"
     lines.write_text("\n".join(text_lines) + "\n", encoding="utf-8")
-    data = f" --train_file {lines} --max_seq_length 16 --validation_split_percentage 10 --use_cpu true"
+    data = (
+        f" --train_file {lines} --max_seq_length 16 --validation_split_percentage 10 --use_cpu true"
+    )
     steps = f" --max_steps 4 --save_steps 2 --logging_steps 1 --eval_strategy steps --eval_steps 2 --token {TOKEN}"
     steps += f" --disable_tqdm true --per_device_train_batch_size 4 --hub_token {TOKEN} --run_name {folder}{data}"
     new = f" --config_overrides {SIZES} --train_tokenizer --vocab_size 300{steps}"
@@ -51,7 +61,9 @@ def here(tmp_path_factory, text_lines) -> Path:
         run_pretrain.main([*flags.split(), *new.split(), "--output_dir", str(folder / name)])
 
     def lm_head(source: str, name: str, flags: str = "") -> None:
-        run_lm_head.main(f"--model_name_or_path {folder / source} --output_dir {folder / name}{flags}".split())
+        run_lm_head.main(
+            f"--model_name_or_path {folder / source} --output_dir {folder / name}{flags}".split()
+        )
 
     decoder = "--model_type gpt_neox --negatives step --gradient_accumulation_steps 2 --learning_rate 3e-3"
     pretrain("decoder", f"{decoder} --license mit --language en")
@@ -67,7 +79,9 @@ def here(tmp_path_factory, text_lines) -> Path:
 
 def introduction(folder: Path) -> str:
     """What stands between the title and the next heading."""
-    return re.search(r"^# [^\n]*\n\n(.*?)\n\n## ", text_of(folder), re.MULTILINE | re.DOTALL).group(1)
+    return re.search(r"^# [^\n]*\n\n(.*?)\n\n## ", text_of(folder), re.MULTILINE | re.DOTALL).group(
+        1
+    )
 
 
 def section(text: str, title: str) -> str:
@@ -127,12 +141,18 @@ def test_a_card_says_what_the_model_is_and_what_head_it_has(here, name):
 def test_objectives(here):
     text = section(text_of(here / "decoder"), "Objective")
     logs = [logs for logs in read_history(here / "decoder") if "pool_size" in logs]
-    assert [each["pool_size"] for each in logs] == [120.0] * 4  # two forwards of four rows, 15 targets in each
+    assert [each["pool_size"] for each in logs] == [
+        120.0
+    ] * 4  # two forwards of four rows, 15 targets in each
     distinct = sum(each["pool_tokens"] for each in logs) / 4
     assert "of the targets of the same optimizer step.\n" in text
     assert f"held 120 targets on average (K), of which {distinct:,.1f} were distinct (U)." in text
-    assert "15 % of the tokens are predicted; of these, 80 % become" in section(text_of(here / "encoder"), "Objective")
-    assert section(text_of(here / "vanilla"), "Objective").startswith("Cross-entropy over the vocabulary")
+    assert "15 % of the tokens are predicted; of these, 80 % become" in section(
+        text_of(here / "encoder"), "Objective"
+    )
+    assert section(text_of(here / "vanilla"), "Objective").startswith(
+        "Cross-entropy over the vocabulary"
+    )
 
 
 def test_the_mean_of_pools_is_one_over_steps():
@@ -146,23 +166,41 @@ def test_the_mean_of_pools_is_one_over_steps():
 
 def test_data_tokens_rows_time_and_memory(here):
     data = bullets(here / "decoder", "Data")
-    assert data["Texts"] == "the local file `lines.txt`" and data["Held out"] == "10 % of the documents"
+    assert (
+        data["Texts"] == "the local file `lines.txt`"
+        and data["Held out"] == "10 % of the documents"
+    )
     assert data["Rows"] == "documents joined, then cut to 16 tokens"
-    epochs, rows = re.fullmatch(r"512 tokens, ([\d.]+) epochs of (\d+) rows", data["Seen in training"]).groups()
+    epochs, rows = re.fullmatch(
+        r"512 tokens, ([\d.]+) epochs of (\d+) rows", data["Seen in training"]
+    ).groups()
     assert epochs == f"{round(32 / int(rows), 2):g}"  # 4 steps of 8 rows
     training = section(text_of(here / "decoder"), "Training")
-    assert training.startswith("4 optimizer steps of 8 rows (4 a forward x 2 forwards x 1 process).\n\n|")
-    assert bullets(here / "decoder/checkpoint-2", "Data")["Seen in training"].startswith("256 tokens, ")
+    assert training.startswith(
+        "4 optimizer steps of 8 rows (4 a forward x 2 forwards x 1 process).\n\n|"
+    )
+    assert bullets(here / "decoder/checkpoint-2", "Data")["Seen in training"].startswith(
+        "256 tokens, "
+    )
     facts = bullets(here / "decoder", "Environment")
-    assert facts["Time"].endswith(" in training steps") and facts["Peak memory"].endswith(" MiB of a process")
+    assert facts["Time"].endswith(" in training steps") and facts["Peak memory"].endswith(
+        " MiB of a process"
+    )
 
 
 def test_shape_and_parameters_with_and_without_a_head(here):
     model = bullets(here / "decoder", "Model")
-    assert model["Architecture"] == "`GPTNeoXModel`, 1 layer, width 16, 2 attention heads, 32 positions"
-    tokens = len(yaml.safe_load((here / "decoder" / "tokenizer.json").read_text())["model"]["vocab"])
+    assert (
+        model["Architecture"]
+        == "`GPTNeoXModel`, 1 layer, width 16, 2 attention heads, 32 positions"
+    )
+    tokens = len(
+        yaml.safe_load((here / "decoder" / "tokenizer.json").read_text())["model"]["vocab"]
+    )
     assert model["Tokenizer"] == f"{tokens} tokens, trained on the training texts"
-    assert bullets(here / "decoder-lm", "Model")["Tokenizer"] == f"{tokens} tokens, that of `decoder`"
+    assert (
+        bullets(here / "decoder-lm", "Model")["Tokenizer"] == f"{tokens} tokens, that of `decoder`"
+    )
     own, rest = 16 * tokens, 2 * 32 + 16 * 48 + 48 + 16 * 16 + 16 + 2 * 16 * 32 + 32 + 16 + 32
 
     def parameters(name: str) -> str:
@@ -186,13 +224,24 @@ def test_settings_that_differ_from_the_defaults_and_no_others(here):
 
 def test_results_are_those_of_the_logs(here):
     held_out = [logs for logs in read_history(here / "decoder") if "eval_loss" in logs]
-    for folder, logs in ((here / "decoder", held_out[-1]), (here / "decoder/checkpoint-2", held_out[0])):
+    for folder, logs in (
+        (here / "decoder", held_out[-1]),
+        (here / "decoder/checkpoint-2", held_out[0]),
+    ):
         accuracy, perplexity = read_card(folder).data.eval_results
-        assert (accuracy.metric_type, accuracy.metric_name) == ("accuracy", "accuracy with log q added")
+        assert (accuracy.metric_type, accuracy.metric_name) == (
+            "accuracy",
+            "accuracy with log q added",
+        )
         assert perplexity.metric_value == pytest.approx(logs["eval_perplexity"], rel=1e-5)
         assert perplexity.metric_args == {"predicted_tokens": logs["eval_predicted_tokens"]}
-        assert f"| {perplexity.metric_value:.4g} | predicted tokens " in section(text_of(folder), "Evaluation")
-    assert [each.metric_type for each in read_card(here / "encoder").data.eval_results] == ["accuracy", "cross_entropy"]
+        assert f"| {perplexity.metric_value:.4g} | predicted tokens " in section(
+            text_of(folder), "Evaluation"
+        )
+    assert [each.metric_type for each in read_card(here / "encoder").data.eval_results] == [
+        "accuracy",
+        "cross_entropy",
+    ]
 
 
 @pytest.mark.parametrize("name", LOOKED_AT)
@@ -205,17 +254,32 @@ def test_metadata_are_what_the_hub_takes_and_the_text_is_whole(here, name):
     assert data == card.data.to_dict()
     known = {"library_name", "pipeline_tag", "tags", "license", "language", "model-index"}
     assert set(data) <= known and not [value for value in data.values() if value in (None, [], "")]
-    tags = {"decoder": "feature-extraction", "encoder": "feature-extraction", "encoder-lm": "fill-mask"}
+    tags = {
+        "decoder": "feature-extraction",
+        "encoder": "feature-extraction",
+        "encoder-lm": "fill-mask",
+    }
     tags |= {"tuned-encoder": "fill-mask"}
     assert data["pipeline_tag"] == tags.get(name.partition("/")[0], "text-generation")
     assert data["library_name"] == "transformers" and data["tags"][0] == "headless-trainer"
-    assert ("contrastive-weight-tying" in data["tags"]) == (not name.startswith("vanilla")) == (CITED in text)
+    assert (
+        ("contrastive-weight-tying" in data["tags"])
+        == (not name.startswith("vanilla"))
+        == (CITED in text)
+    )
     for result in card.data.eval_results or ():
         assert isinstance(result.metric_value, float) and result.dataset_type == "local"
         assert result.dataset_name == "held-out part of lines.txt"
         assert result.task_type == ("fill-mask" if "encoder" in name else "text-generation")
-    inherits = name.startswith("decoder") or name.startswith("tuned") and "encoder" not in name or name == "embeddings"
-    assert (data.get("license"), data.get("language")) == (("mit", ["en"]) if inherits else (None, None))
+    inherits = (
+        name.startswith("decoder")
+        or name.startswith("tuned")
+        and "encoder" not in name
+        or name == "embeddings"
+    )
+    assert (data.get("license"), data.get("language")) == (
+        ("mit", ["en"]) if inherits else (None, None)
+    )
     limitations = text.partition("## Limitations and bias\n")[2].partition("\n## ")[0]
     assert "stereotypes" in limitations and limitations.count("\n- ") >= 2
     # All is whole, and nothing is private.
@@ -228,7 +292,12 @@ def test_metadata_are_what_the_hub_takes_and_the_text_is_whole(here, name):
     assert bool(pictures) == (name in ("decoder", "encoder", "vanilla", "tuned", "tuned-encoder"))
     for table in re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
-    text = re.sub(r"^```.*?^```|^## (Pretraining|Fine-tuning)[^\n]*", "a block", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(
+        r"^```.*?^```|^## (Pretraining|Fine-tuning)[^\n]*",
+        "a block",
+        text,
+        flags=re.MULTILINE | re.DOTALL,
+    )
     assert not re.search(r"^#+ .*\n+(\Z|#+ )", text, re.MULTILINE), "an empty section"
 
 
@@ -241,15 +310,22 @@ def test_the_lines_of_python_run_as_printed(here, name, monkeypatch):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), torch.random.fork_rng():
         exec(compile(code[0], name, "exec"), {})
-    expected = {"feature-extraction": r"torch\.Size\(\[\d+, 16\]\) torch\.Size\(\[16\]\)\n", "fill-mask": r"(.*\n){5}"}
-    assert re.fullmatch(expected.get(read_card(here / name).data.pipeline_tag, r"(?s).+"), printed.getvalue())
+    expected = {
+        "feature-extraction": r"torch\.Size\(\[\d+, 16\]\) torch\.Size\(\[16\]\)\n",
+        "fill-mask": r"(.*\n){5}",
+    }
+    assert re.fullmatch(
+        expected.get(read_card(here / name).data.pipeline_tag, r"(?s).+"), printed.getvalue()
+    )
 
 
 def trainer_by_hand(folder, tokenizer, model=None, **settings) -> PretrainingTrainer:
     model = model or tiny_model("clm", 300, layers=1, dropout=0.1)
     rows = [{"input_ids": list(range(start, start + 8))} for start in range(12)]
     settings = {"max_steps": 2, "save_strategy": "no"} | settings
-    return make_trainer(folder, model, rows, settings, eval_dataset=rows[:2], processing_class=tokenizer)
+    return make_trainer(
+        folder, model, rows, settings, eval_dataset=rows[:2], processing_class=tokenizer
+    )
 
 
 def test_a_model_saved_by_hand_has_a_card_of_what_is_known(tmp_path, clm_tokenizer):
@@ -258,7 +334,9 @@ def test_a_model_saved_by_hand_has_a_card_of_what_is_known(tmp_path, clm_tokeniz
     trainer.save_model()
     text = text_of(tmp_path / "run")
     assert text.startswith("---\nlibrary_name: transformers\npipeline_tag: feature-extraction\n")
-    assert ", 1 epoch of 12 rows\n" in text and "- Texts:" not in text and "## Evaluation" not in text
+    assert (
+        ", 1 epoch of 12 rows\n" in text and "- Texts:" not in text and "## Evaluation" not in text
+    )
     trainer.save_model(str(tmp_path / "copy"))
     assert '"./copy"' in text_of(tmp_path / "copy") and '"./run"' in text
     (tmp_path / "run" / "model.safetensors").unlink()  # weights in other files
@@ -273,7 +351,9 @@ ODD = ["plain", "a 'b' \"c\" `d` | $e", "back\\slash\\n", "модель", "two\n
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_a_folder_of_any_name_has_a_card_whose_lines_run(tmp_path, clm_tokenizer, monkeypatch, name):
+def test_a_folder_of_any_name_has_a_card_whose_lines_run(
+    tmp_path, clm_tokenizer, monkeypatch, name
+):
     folder = tmp_path / name
     trainer = trainer_by_hand(folder, clm_tokenizer)
     trainer.facts.data_args = DataArguments(train_file=[name])
@@ -285,7 +365,11 @@ def test_a_folder_of_any_name_has_a_card_whose_lines_run(tmp_path, clm_tokenizer
     with contextlib.redirect_stdout(io.StringIO()), torch.random.fork_rng():
         exec(compile(blocks(text, "python")[0], "card", "exec"), {})
     program, script, *arguments = shlex.split(blocks(text, "bash")[0])
-    assert (program, script, arguments[2:]) == ("headless-trainer", "lm-head", ["--output_dir", f"{name}-lm"])
+    assert (program, script, arguments[2:]) == (
+        "headless-trainer",
+        "lm-head",
+        ["--output_dir", f"{name}-lm"],
+    )
     run_lm_head.main([*arguments[:3], str(tmp_path / "lm")])
     assert "without further training; `" in text_of(tmp_path / "lm")
 
@@ -300,21 +384,35 @@ def test_figures_of_another_step_are_not_those_of_a_checkpoint(tmp_path, clm_tok
 
 @pytest.mark.slow
 def test_the_best_checkpoint_is_named_and_its_figures_are_given(tmp_path, clm_tokenizer):
-    steps = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 3}
-    trainer = trainer_by_hand(tmp_path, clm_tokenizer, **steps, load_best_model_at_end=True, learning_rate=3.0)
+    steps = {
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "max_steps": 3,
+    }
+    trainer = trainer_by_hand(
+        tmp_path, clm_tokenizer, **steps, load_best_model_at_end=True, learning_rate=3.0
+    )
     trainer.train()
     trainer.save_model()
     held_out = {logs["step"]: logs for logs in trainer.state.log_history if "eval_loss" in logs}
     best = min(held_out, key=lambda step: held_out[step]["eval_loss"])
     assert best < 3  # the rate is far too high
     assert f"\nThe weights are those after step {best}, the best by `loss`.\n" in text_of(tmp_path)
-    results = {step: read_card(tmp_path / f"checkpoint-{step}").data.eval_results for step in held_out}
+    results = {
+        step: read_card(tmp_path / f"checkpoint-{step}").data.eval_results for step in held_out
+    }
     assert read_card(tmp_path).data.eval_results == results[best] != results[3]
     assert "The weights are those" not in text_of(tmp_path / f"checkpoint-{best}")
 
 
 def test_parameters_are_counted_in_all_files_of_weights_and_no_other(tmp_path):
-    for name, size in (("model-00001-of-00002", 11), ("model-00002-of-00002", 8), ("token_counts", 99)):
+    for name, size in (
+        ("model-00001-of-00002", 11),
+        ("model-00002-of-00002", 8),
+        ("token_counts", 99),
+    ):
         save_file({name: torch.ones(size)}, tmp_path / f"{name}.safetensors")
     assert card_facts.saved_parameters(tmp_path) == 19
 
@@ -322,29 +420,49 @@ def test_parameters_are_counted_in_all_files_of_weights_and_no_other(tmp_path):
 def test_what_a_decoder_cannot_read_is_not_given_to_it(mlm_tokenizer, clm_tokenizer):
     shape = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 300}
     small = SMALL | {"vocab_size": 300}
-    decoder, neox = transformers.GPT2LMHeadModel(GPT2Config(**shape)), GPTNeoXModel(GPTNeoXConfig(**small))
+    decoder, neox = (
+        transformers.GPT2LMHeadModel(GPT2Config(**shape)),
+        GPTNeoXModel(GPTNeoXConfig(**small)),
+    )
     typed = copy.deepcopy(mlm_tokenizer)
     typed.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
     for model, option in ((decoder, True), (neox, True), (BertModel(BertConfig(**small)), False)):
         assert usage_facts("x", model, typed)["options"] == ", return_token_type_ids=False" * option
     usage = usage_facts("x", decoder, clm_tokenizer)
-    assert (usage["options"], usage["beginning"], usage["new_tokens"]) == ("", '"<|endoftext|>"', 40)
+    assert (usage["options"], usage["beginning"], usage["new_tokens"]) == (
+        "",
+        '"<|endoftext|>"',
+        40,
+    )
     llama = LlamaModel(LlamaConfig(**small))  # which has no LayerNorm
-    assert " --init embeddings --do_train --train_file " in usage_facts("llama", llama, clm_tokenizer, False)["command"]
+    assert (
+        " --init embeddings --do_train --train_file "
+        in usage_facts("llama", llama, clm_tokenizer, False)["command"]
+    )
     short = transformers.GPT2LMHeadModel(GPT2Config(**shape, n_positions=12))
     assert usage_facts("x", short, clm_tokenizer)["new_tokens"] == 10
 
 
 def test_settings_are_put_into_words(tmp_path, clm_tokenizer):
-    settings = {"isolate_documents": True, "adam_beta2": 0.98, "pool_size": 6, "sampled_negatives": 1000}
+    settings = {
+        "isolate_documents": True,
+        "adam_beta2": 0.98,
+        "pool_size": 6,
+        "sampled_negatives": 1000,
+    }
     trainer = trainer_by_hand(tmp_path / "run", clm_tokenizer, **settings)
-    trainer.facts.data_args = DataArguments(train_file=["a.txt"], max_seq_length=8, line_by_line=True)
+    trainer.facts.data_args = DataArguments(
+        train_file=["a.txt"], max_seq_length=8, line_by_line=True
+    )
     trainer.train()
     trainer.save_model()
     text = text_of(tmp_path / "run")
     drawn = "1,000 tokens drawn in each step from the vocabulary.\n"
     assert f"of the same forward pass, in groups of at most 6 predictions, and {drawn}" in text
-    assert "\nDocuments in one row do not attend to each other.\n" in text and "| adam_beta2 | 0.98 |\n" in text
+    assert (
+        "\nDocuments in one row do not attend to each other.\n" in text
+        and "| adam_beta2 | 0.98 |\n" in text
+    )
     assert "- Rows: whole documents, as many as fit, each cut to 8 tokens\n" in text
 
 
@@ -356,20 +474,32 @@ def test_a_name_on_the_hub_is_used_where_the_model_goes_there(tmp_path, clm_toke
         save_token_counts(folder, trainer.token_counts, {"tokens_seen": 0, "train_seconds": 0.0})
         model_card.write_model_card(trainer, folder)
     assert 'from_pretrained("someone/some model")' in text_of(tmp_path / "run")
-    assert "--model_name_or_path 'someone/some model' --output_dir 'some model-lm'" in text_of(tmp_path / "run")
+    assert "--model_name_or_path 'someone/some model' --output_dir 'some model-lm'" in text_of(
+        tmp_path / "run"
+    )
     assert 'from_pretrained("./copy")' in text_of(tmp_path / "copy")
-    assert ["path below is relative" in text_of(tmp_path / name) for name in ("run", "copy")] == [False, True]
+    assert ["path below is relative" in text_of(tmp_path / name) for name in ("run", "copy")] == [
+        False,
+        True,
+    ]
 
 
 def test_a_trunk_without_a_place_for_log_q_is_promised_no_free_head(tmp_path, clm_tokenizer):
-    trainer = trainer_by_hand(tmp_path, clm_tokenizer, untie(LlamaModel(LlamaConfig(**SMALL, vocab_size=300))))
-    trainer.state.log_history.append({"step": 0, "eval_loss": 1.0, "eval_accuracy": 0.5, "eval_predicted_tokens": 14})
+    trainer = trainer_by_hand(
+        tmp_path, clm_tokenizer, untie(LlamaModel(LlamaConfig(**SMALL, vocab_size=300)))
+    )
+    trainer.state.log_history.append(
+        {"step": 0, "eval_loss": 1.0, "eval_accuracy": 0.5, "eval_predicted_tokens": 14}
+    )
     trainer.save_model()
     text, matrix = text_of(tmp_path), 300 * 16
     assert "an ordinary checkpoint of this architecture cannot hold log q." in text
     assert "--init embeddings --do_train" in text
     assert "must pick the vector of its target token" in text
-    assert f"- Parameters: {trainer.model.num_parameters():,} in all, {matrix:,} of them in the token embedding" in text
+    assert (
+        f"- Parameters: {trainer.model.num_parameters():,} in all, {matrix:,} of them in the token embedding"
+        in text
+    )
 
 
 def test_sources_on_the_hub_are_linked(tmp_path, clm_tokenizer):
@@ -378,7 +508,12 @@ def test_sources_on_the_hub_are_linked(tmp_path, clm_tokenizer):
     trainer.facts.data_args = DataArguments(**source, max_seq_length=8, line_by_line=True)
     trainer.facts.model_args = ModelArguments(model_name_or_path="someone/base")
     trainer.train()
-    figures = {"eval_loss": 1.0, "eval_accuracy": 0.5, "eval_perplexity": math.inf, "eval_cross_entropy": 800.0}
+    figures = {
+        "eval_loss": 1.0,
+        "eval_accuracy": 0.5,
+        "eval_perplexity": math.inf,
+        "eval_cross_entropy": 800.0,
+    }
     trainer.state.log_history.append({"step": 2, **figures, "eval_predicted_tokens": 14})
     trainer.save_model()
     data = bullets(tmp_path, "Data")
@@ -386,11 +521,15 @@ def test_sources_on_the_hub_are_linked(tmp_path, clm_tokenizer):
     assert data["Texts"] == f"{link}, configuration `en`, revision `abc`"
     assert "Held out" not in data and data["Rows"] == "one document in each, cut to 8 tokens"
     base = "[someone/base](https://huggingface.co/someone/base)"
-    assert f"a `GPT2Model`, continued from {base} without a vocabulary head." in introduction(tmp_path)
+    assert f"a `GPT2Model`, continued from {base} without a vocabulary head." in introduction(
+        tmp_path
+    )
     assert bullets(tmp_path, "Model")["Tokenizer"].endswith(f", that of {base}")
     data = read_card(tmp_path).data
     assert (data.base_model, data.datasets) == ("someone/base", ["some/texts"])
-    described = [(each.dataset_type, each.dataset_config, each.dataset_split) for each in data.eval_results]
+    described = [
+        (each.dataset_type, each.dataset_config, each.dataset_split) for each in data.eval_results
+    ]
     assert described == [("some/texts", "en", "held out")] * 2
     # A perplexity beyond all numbers gives way to the cross-entropy behind it.
     assert [each.metric_type for each in data.eval_results] == ["accuracy", "cross_entropy"]
@@ -400,7 +539,11 @@ def test_sources_are_named_without_their_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert card_facts.on_hub("runs/bert") and card_facts.on_hub("gpt2")
     (tmp_path / "runs" / "bert" / "checkpoint-5").mkdir(parents=True)
-    assert not card_facts.on_hub("runs/bert") and not card_facts.on_hub("/runs/bert") and not card_facts.on_hub(None)
+    assert (
+        not card_facts.on_hub("runs/bert")
+        and not card_facts.on_hub("/runs/bert")
+        and not card_facts.on_hub(None)
+    )
     assert card_facts.linked("runs/bert") == "`bert`"
     assert card_facts.linked("runs/bert/checkpoint-5") == "`bert/checkpoint-5`"
     files = [f"far/away/{number}.txt" for number in range(7)]
@@ -408,10 +551,14 @@ def test_sources_are_named_without_their_paths(tmp_path, monkeypatch):
     assert card_facts.data_name(data_args) == "0.txt, 1.txt, 2.txt, 3.txt, 4.txt and 2 others"
     assert card_facts.data_name(DataArguments()) is None
     figures = {"eval_accuracy": 0.5, "eval_predicted_tokens": 14}
-    assert model_card.held_out_results(figures, "clm", data_args, "trunk")[0].dataset_name == "out.txt"
+    assert (
+        model_card.held_out_results(figures, "clm", data_args, "trunk")[0].dataset_name == "out.txt"
+    )
 
 
-def test_the_main_process_alone_writes_and_says_how_many_there_were(tmp_path, clm_tokenizer, monkeypatch):
+def test_the_main_process_alone_writes_and_says_how_many_there_were(
+    tmp_path, clm_tokenizer, monkeypatch
+):
     trainer = trainer_by_hand(tmp_path, clm_tokenizer, negatives="step")
     trainer.save_model()
     (tmp_path / "README.md").unlink()
@@ -421,8 +568,13 @@ def test_the_main_process_alone_writes_and_says_how_many_there_were(tmp_path, cl
         model_card.write_model_card(trainer)
         assert not (tmp_path / "README.md").exists()
     model_card.write_model_card(trainer)
-    assert "0 optimizer steps of 12 rows (8 a forward x 1 forward x 2 processes)." in text_of(tmp_path)
-    assert "among those of the targets of the same optimizer step on the same process.\n" in text_of(tmp_path)
+    assert "0 optimizer steps of 12 rows (8 a forward x 1 forward x 2 processes)." in text_of(
+        tmp_path
+    )
+    assert (
+        "among those of the targets of the same optimizer step on the same process.\n"
+        in text_of(tmp_path)
+    )
 
 
 @pytest.mark.parametrize("objective", ["headless", "vanilla"])
@@ -430,9 +582,13 @@ def test_a_loss_of_ones_own_is_not_called_another(tmp_path, clm_tokenizer, objec
     class MarginTrainer({"headless": HeadlessTrainer, "vanilla": VanillaTrainer}[objective]):
         """Not of this package."""
 
-    trainer_for(tmp_path, "clm", clm_tokenizer, objective=objective, kind=MarginTrainer).save_model()
+    trainer_for(
+        tmp_path, "clm", clm_tokenizer, objective=objective, kind=MarginTrainer
+    ).save_model()
     text = text_of(tmp_path)
-    assert section(text, "Objective").startswith("The loss of `MarginTrainer`, a trainer that extends headless_trainer")
+    assert section(text, "Objective").startswith(
+        "The loss of `MarginTrainer`, a trainer that extends headless_trainer"
+    )
     assert "Contrastive Weight Tying ([" not in text and "ross-entropy" not in text
     assert "pretrained" not in introduction(tmp_path)  # which nobody knows
 
@@ -455,8 +611,12 @@ def test_what_a_user_wrote_is_left_alone(tmp_path, clm_tokenizer, caplog):
 @pytest.mark.slow
 def test_a_start_from_other_weights_is_said(here, tmp_path, text_file):
     flags = f"--train_file {text_file} --max_seq_length 16 --max_steps 1 --use_cpu true --license mpl-2.0".split()
-    run_pretrain.main(["--model_name_or_path", str(here / "decoder"), *flags, "--output_dir", str(tmp_path)])
-    assert "`GPTNeoXModel`, continued from `decoder` without a vocabulary head." in introduction(tmp_path)
+    run_pretrain.main(
+        ["--model_name_or_path", str(here / "decoder"), *flags, "--output_dir", str(tmp_path)]
+    )
+    assert "`GPTNeoXModel`, continued from `decoder` without a vocabulary head." in introduction(
+        tmp_path
+    )
     assert read_card(tmp_path).data.license == "mpl-2.0"
 
 
@@ -466,4 +626,7 @@ def test_a_card_that_cannot_be_written_loses_nothing(tmp_path, clm_tokenizer, ca
     trainer.train()
     trainer.save_model()
     assert "A model card could not be written" in caplog.text
-    assert transformers.GPT2Model.from_pretrained(tmp_path) and load_token_counts(tmp_path)[1]["tokens_seen"] == 96
+    assert (
+        transformers.GPT2Model.from_pretrained(tmp_path)
+        and load_token_counts(tmp_path)[1]["tokens_seen"] == 96
+    )

@@ -19,7 +19,15 @@ import pytest
 import torch
 from builders import OPTIONS, SMALL
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, GPT2Model, T5Config, T5Model
+from transformers import (
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPT2Model,
+    T5Config,
+    T5Model,
+)
 
 from headless_trainer.command_line import COMMANDS, MODULES
 from headless_trainer.runtime.checkpoints import save_token_counts
@@ -54,7 +62,15 @@ def inputs(tmp_path_factory, text_lines, clm_tokenizer, mlm_tokenizer) -> Path:
     write("latin.yaml", "model_type: bert # café\n".encode("latin-1"))
 
     bert = BertConfig(**SMALL, vocab_size=300, max_position_embeddings=32)
-    gpt2 = GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=64, vocab_size=300, bos_token_id=0, eos_token_id=0)
+    gpt2 = GPT2Config(
+        n_embd=16,
+        n_layer=1,
+        n_head=2,
+        n_positions=64,
+        vocab_size=300,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
     t5 = T5Config(d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, vocab_size=300)
     models = {
         "bert": (BertModel(bert, add_pooling_layer=False), mlm_tokenizer),
@@ -68,7 +84,11 @@ def inputs(tmp_path_factory, text_lines, clm_tokenizer, mlm_tokenizer) -> Path:
         model.save_pretrained(folder / name)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder / name)
-    save_token_counts(folder / "bert", torch.ones(300, dtype=torch.long), {"tokens_seen": 1.0, "train_seconds": 1.0})
+    save_token_counts(
+        folder / "bert",
+        torch.ones(300, dtype=torch.long),
+        {"tokens_seen": 1.0, "train_seconds": 1.0},
+    )
     for name in ("cut", "no_weights", "no_json", "unknown_weight"):
         shutil.copytree(folder / "lm", folder / name)
     write("cut/model.safetensors", (folder / "lm" / "model.safetensors").read_bytes()[:999])
@@ -219,8 +239,12 @@ GLUE = {
     f"{GRID} cut --tasks cola": "model_name_or_path 'cut' cannot be loaded: Error while deserializing header",
     f"{GRID} bert bert --tasks cola": "which names a model twice: name each once",
     OWN.replace("train.csv", "missing.csv"): "train_file 'missing.csv' does not exist",
-    OWN.replace("train.csv", "good.txt"): "train_file 'good.txt' must end in .csv, .tsv, .json, .jsonl, .parquet",
-    OWN.replace("dev.csv", "./train.csv"): "the same rows are named twice (train train.csv, validation ./train.csv)",
+    OWN.replace(
+        "train.csv", "good.txt"
+    ): "train_file 'good.txt' must end in .csv, .tsv, .json, .jsonl, .parquet",
+    OWN.replace(
+        "dev.csv", "./train.csv"
+    ): "the same rows are named twice (train train.csv, validation ./train.csv)",
     f"{OWN} --report_to tensorboard": "but a tracker would take all runs of a grid for one",
     f"{OWN} --languages de": "languages is ['de'] but tasks names no XNLI: leave it out",
     f"{OWN} --validation_split dev": "validation_split is 'dev' but files have none: leave it out",
@@ -229,7 +253,9 @@ GLUE = {
     f"{OWN} --text_columns phrase": "train_file 'train.csv' has no column 'phrase', only: sentence",
     f"{OWN} --problem_type regression": "labels of train_file 'train.csv' are such as 'yes', but problem_type regression",
     f"{OWN} --problem_type multi_label --loss balanced": "loss is 'balanced' but the task is multi_label, which is",
-    OWN.replace("train.csv", "whole_floats.csv"): "which may be classes or a number: choose with --problem_type",
+    OWN.replace(
+        "train.csv", "whole_floats.csv"
+    ): "which may be classes or a number: choose with --problem_type",
     f"{OWN} --metric acuracy": "metric is 'acuracy', which cannot be loaded",
     f"{OWN} --metric mse": "metric is 'mse', a score for numbers, but the labels are classes",
     f"{GRID} bert --tasks cola --metric f1": "metric is 'f1' but it is for a task of your own",
@@ -247,10 +273,16 @@ GLUE = {
     f"{OWN} --task_label ../x": "task_label is '../x' but it must hold only letters, digits, _ and -",
     f"{GRID} bert --dataset_name me/mine": "Couldn't reach 'me/mine' on the Hub",
     f"{GRID} bert --dataset_name me/mine --validation_split train": "the same rows are named twice (train train,",
-    OWN.replace("train.csv", "latin.csv"): "train_file 'latin.csv' cannot be read as csv: it is not UTF-8",
-    OWN.replace("train.csv", "one_class.csv"): "train_file 'one_class.csv' must have at least two classes",
+    OWN.replace(
+        "train.csv", "latin.csv"
+    ): "train_file 'latin.csv' cannot be read as csv: it is not UTF-8",
+    OWN.replace(
+        "train.csv", "one_class.csv"
+    ): "train_file 'one_class.csv' must have at least two classes",
     OWN.replace("dev.csv", "no_rows.csv"): "validation_file 'no_rows.csv' holds no rows",
-    OWN.replace("dev.csv", "other_class.csv"): "row 0 of validation_file 'other_class.csv' has label 'maybe'",
+    OWN.replace(
+        "dev.csv", "other_class.csv"
+    ): "row 0 of validation_file 'other_class.csv' has label 'maybe'",
     OWN.replace("dev.csv", "long_label.csv"): "www, which must be of no, yes.",
     OWN.replace("dev.csv", "other_column.csv"): "file 'other_column.csv' has no column 'sentence'",
     f"{OWN} --max_seq_length 512": "max_seq_length is 512 but the model has 32 positions",
@@ -297,14 +329,22 @@ REPORT = {
     "run --output_dir ''": "output_dir is '' but it must name a folder",
 }
 
-TABLES = {"pretrain": PRETRAIN, "lm-head": LM_HEAD, "glue": GLUE, "lm-eval": LM_EVAL, "report": REPORT}
+TABLES = {
+    "pretrain": PRETRAIN,
+    "lm-head": LM_HEAD,
+    "glue": GLUE,
+    "lm-eval": LM_EVAL,
+    "report": REPORT,
+}
 NEEDS = {"glue": "sklearn", "report": "sklearn", "lm-eval": "lm_eval"}
 
 
 @pytest.mark.parametrize(("command", "typed", "said"), [
     (command, typed, said) for command, table in TABLES.items() for typed, said in table.items()
 ])  # fmt: skip
-def test_one_line_says_it(command, typed, said, inputs, tmp_path, own_cache, monkeypatch, capsys, request):
+def test_one_line_says_it(
+    command, typed, said, inputs, tmp_path, own_cache, monkeypatch, capsys, request
+):
     if command in NEEDS:
         pytest.importorskip(NEEDS[command])
     if command == "lm-eval":
@@ -331,7 +371,11 @@ def test_one_line_says_it(command, typed, said, inputs, tmp_path, own_cache, mon
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_process_ends_with_one_line_and_1(command, inputs):
     script = ROOT / f"run_{command.replace('-', '_')}.py"
-    end = subprocess.run([sys.executable, script, "bad.yaml"], cwd=inputs, capture_output=True, text=True)
+    end = subprocess.run(
+        [sys.executable, script, "bad.yaml"], cwd=inputs, capture_output=True, text=True
+    )
     assert end.returncode == 1 and not end.stdout
     (line,) = end.stderr.splitlines()
-    assert line.startswith("ValueError: Configuration file 'bad.yaml', line 3, is neither YAML nor JSON")
+    assert line.startswith(
+        "ValueError: Configuration file 'bad.yaml', line 3, is neither YAML nor JSON"
+    )

@@ -29,7 +29,10 @@ def shown(capsys, *argv: str) -> str:
 def test_windows_is_refused():
     code = "import os; os.name = 'nt'; import headless_trainer"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert ended.returncode == 1 and "RuntimeError: headless_trainer runs on Linux and macOS." in ended.stderr
+    assert (
+        ended.returncode == 1
+        and "RuntimeError: headless_trainer runs on Linux and macOS." in ended.stderr
+    )
 
 
 def test_help_names_every_command(capsys):
@@ -41,7 +44,9 @@ def test_help_names_every_command(capsys):
 
 def test_one_version_is_shown_installed_and_cited(capsys):
     version = headless_trainer.__version__
-    assert f", headless_trainer {version}, torch {torch.__version__}, " in shown(capsys, "--version")
+    assert f", headless_trainer {version}, torch {torch.__version__}, " in shown(
+        capsys, "--version"
+    )
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
 
 
@@ -69,16 +74,24 @@ def test_help_has_a_line_for_each_flag_of_ours_and_help_all_for_every_flag(capsy
             entry.main([command, flag])
         assert not end.value.code
         shown[flag] = capsys.readouterr().out
-    fields = {field.name for kind in OPTIONS[command] for field in dataclasses.fields(kind) if field.init}
+    fields = {
+        field.name for kind in OPTIONS[command] for field in dataclasses.fields(kind) if field.init
+    }
     unread = {name for kind in OPTIONS[command] for name in getattr(kind, "unread_flags", ())}
-    theirs = {each.name for each in dataclasses.fields(TrainingArguments) if command in ("pretrain", "lm-head", "glue")}
+    theirs = {
+        each.name
+        for each in dataclasses.fields(TrainingArguments)
+        if command in ("pretrain", "lm-head", "glue")
+    }
     short, full = (re.findall(r"^  --(\w+)", text, re.MULTILINE) for text in shown.values())
     assert {*full} - {f"no_{name}" for name in fields} == fields and len({*short}) == len(short)
     assert fields - theirs - unread <= {*short} and not unread & {*short}
     lines = shown["--help"].splitlines()
     assert len(lines) <= 80 and "--help-all" in lines[-1]
     assert not [line for line in lines if re.search(r" \.\.\.( \[|$)", line)]  # cut
-    assert all(line.split(maxsplit=1)[1:] for line in lines if line.startswith("  --"))  # each with its text
+    assert all(
+        line.split(maxsplit=1)[1:] for line in lines if line.startswith("  --")
+    )  # each with its text
 
 
 def test_presets_are_listed_one_a_line_below_their_command(capsys):
@@ -94,11 +107,19 @@ def test_a_preset_is_found_by_its_name_and_a_file_by_its_suffix(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     Path("demo.yaml").write_text("max_steps: 1")
     Path("demo").mkdir()
-    assert find_config("demo") == PRESETS["demo"]  # a preset's own name is never a folder or a file without a suffix
+    assert (
+        find_config("demo") == PRESETS["demo"]
+    )  # a preset's own name is never a folder or a file without a suffix
     assert find_config("demo.yaml") == Path("demo.yaml")
-    nearest_of = {"paper_encoder_headles": "paper_encoder_headless", "runs/demo.yaml": "demo", "a.txt": ""}
+    nearest_of = {
+        "paper_encoder_headles": "paper_encoder_headless",
+        "runs/demo.yaml": "demo",
+        "a.txt": "",
+    }
     for name, nearest in nearest_of.items():
-        with pytest.raises(FileNotFoundError, match=f"{name!r}.*{nearest}.*`headless-trainer presets`"):
+        with pytest.raises(
+            FileNotFoundError, match=f"{name!r}.*{nearest}.*`headless-trainer presets`"
+        ):
             find_config(name)
 
 
@@ -106,7 +127,10 @@ def test_launch_configurations(capsys):
     lines = shown(capsys, "launch-config").splitlines()
     names = {line.split()[0] for line in lines if line.startswith("  ")} - {"-m"}
     assert names == {"cpu", "multi_gpu", "multi_node", "fsdp2", "zero1", "zero2", "zero3", "slurm"}
-    assert "distributed_type: MULTI_GPU" in Path(shown(capsys, "launch-config", "cpu").strip()).read_text()
+    assert (
+        "distributed_type: MULTI_GPU"
+        in Path(shown(capsys, "launch-config", "cpu").strip()).read_text()
+    )
     assert "The nearest is 'zero3'" in refused(entry.main, "launch-config", "zero_3")
 
 
@@ -115,28 +139,46 @@ def test_a_wheel_trains_without_the_source_tree(tmp_path, text_file):
     """Built and installed elsewhere, run elsewhere: presets, launch configurations and templates are in the package."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     source, wheels, site = tmp_path / "source", tmp_path / "wheels", tmp_path / "site"
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
     for name in tracked:  # not the tree itself: a build leaves folders in it
-        if name.startswith(("headless_trainer/", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")):
+        if name.startswith(
+            ("headless_trainer/", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
+        ):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
     build = [*pip, "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", wheels, source]
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = wheels.iterdir()
-    subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True, capture_output=True)
-    data = {name for name in tracked if name.startswith("headless_trainer/") and not name.endswith(".py")}
+    subprocess.run(
+        [*pip, "install", "--no-deps", "--target", site, wheel], check=True, capture_output=True
+    )
+    data = {
+        name
+        for name in tracked
+        if name.startswith("headless_trainer/") and not name.endswith(".py")
+    }
     assert len(data) > 2 and {name for name in data if not (site / name).is_file()} == set()
-    environment = os.environ | {"PYTHONPATH": str(site), "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path)}
+    environment = os.environ | {
+        "PYTHONPATH": str(site),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_CACHE": str(tmp_path),
+    }
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
 
     def run(*command: object) -> str:
         command = [sys.executable, *map(str, command)]
-        done = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            command, cwd=elsewhere, env=environment, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert run("-c", "import headless_trainer; print(headless_trainer.__file__)").startswith(str(site))
+    assert run("-c", "import headless_trainer; print(headless_trainer.__file__)").startswith(
+        str(site)
+    )
     (script,) = (path for path in (site / "bin").iterdir() if path.stem == "headless-trainer")
     assert "  demo  " in run(script, "presets")
     assert Path(run(script, "launch-config", "cpu").strip()).is_relative_to(site)

@@ -6,7 +6,12 @@ import pytest
 import torch
 import yaml
 
-from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, LMHeadArguments, ModelArguments
+from headless_trainer.arguments import (
+    DataArguments,
+    HeadlessTrainingArguments,
+    LMHeadArguments,
+    ModelArguments,
+)
 from headless_trainer.command_line import PRESETS, parse_args
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
 
@@ -14,7 +19,9 @@ PRETRAINING = [name for name, path in PRESETS.items() if "\nobjective: " in path
 OBJECTIVES = ["headless", "vanilla"]
 
 
-def parse(name: str, *flags: str) -> tuple[ModelArguments, DataArguments, HeadlessTrainingArguments]:
+def parse(
+    name: str, *flags: str
+) -> tuple[ModelArguments, DataArguments, HeadlessTrainingArguments]:
     return parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], [name, *flags])
 
 
@@ -23,7 +30,9 @@ def test_every_preset_parses_alone(name):
     model, data, training = parse(name)
     assert training.output_dir == f"runs/{name}"  # no two presets share a folder
     adapts = name.startswith("adapt_")
-    objective = "sampled_softmax" if adapts else "vanilla" if name.endswith("vanilla") else "headless"
+    objective = (
+        "sampled_softmax" if adapts else "vanilla" if name.endswith("vanilla") else "headless"
+    )
     assert training.objective == objective
     assert training.task in ("mlm", "clm")
     own_text = name == "demo" or name.startswith(("recipe_", "adapt_"))  # which take the reader's
@@ -31,14 +40,27 @@ def test_every_preset_parses_alone(name):
     assert training.adam_beta2 == 0.999 or not own_text  # 0.98 harms a baseline: docs/results.md
 
 
-PYTHIA, DISTILBERT = "EleutherAI/pythia-70m-deduped", "distilbert/distilbert-base-multilingual-cased"
+PYTHIA, DISTILBERT = (
+    "EleutherAI/pythia-70m-deduped",
+    "distilbert/distilbert-base-multilingual-cased",
+)
 # Task, GPUs, rows a step (vanilla, headless), length, steps, warmup, learning rate, weight decay, schedule.
 TABLES = {
     "encoder": ("mlm", 8, (256, 512), 128, 1_000_000, 10_000, 1e-4, 0.01, "linear"),  # table 6
     "decoder": ("clm", 16, (1024, 1024), 2048, 143_000, 1_430, 1e-3, 0.1, "cosine"),  # table 7
     "multilingual": ("mlm", 1, (64, 64), 128, 400_000, 10_000, 2e-4, 0.01, "linear"),  # table 8
     "small_encoder": ("mlm", 1, (64, 64), 128, 400_000, 10_000, 2e-4, 0.01, "linear"),  # table 9
-    "small_decoder": ("clm", 1, (128, 128), 128, 1_000_000, 2_000, 2.5e-4, 0.01, "cosine"),  # table 10, figure 8
+    "small_decoder": (
+        "clm",
+        1,
+        (128, 128),
+        128,
+        1_000_000,
+        2_000,
+        2.5e-4,
+        0.01,
+        "cosine",
+    ),  # table 10, figure 8
 }
 # Configuration and tokenizer, where section 6 trains none.
 NAMES = {
@@ -48,7 +70,12 @@ NAMES = {
     "small_encoder": ("google/bert_uncased_L-4_H-512_A-8", None),
     "small_decoder": ("openai-community/gpt2", "openai-community/gpt2"),
 }
-DEVICE_BATCHES = {"encoder": (32, 64), "decoder": (8, 8), "multilingual": (64, 64), "small_encoder": (64, 64)}
+DEVICE_BATCHES = {
+    "encoder": (32, 64),
+    "decoder": (8, 8),
+    "multilingual": (64, 64),
+    "small_encoder": (64, 64),
+}
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -63,7 +90,9 @@ def test_presets_hold_the_numbers_of_the_tables(pair, objective):
     assert (training.task, data.max_seq_length, training.max_steps) == (task, length, steps)
     assert training.get_warmup_steps(steps) == warmup
     assert [training.learning_rate, training.weight_decay, training.lr_scheduler_type] == rest
-    assert (training.adam_beta1, training.adam_beta2) == ((0.9, 0.95) if pair == "decoder" else (0.9, 0.999))
+    assert (training.adam_beta1, training.adam_beta2) == (
+        (0.9, 0.95) if pair == "decoder" else (0.9, 0.999)
+    )
     assert (training.adam_epsilon, training.max_grad_norm) == (1e-8, 1.0)
     assert training.optim.value.startswith("adamw_torch")
     assert yaml.safe_load(PRESETS[f"paper_{pair}_{objective}"].read_text("utf-8"))["fp16"] == "auto"
@@ -72,15 +101,22 @@ def test_presets_hold_the_numbers_of_the_tables(pair, objective):
     # the paper's loss: candidates of the micro-batch, plain dot products, packed documents that see each other
     assert training.negatives == "micro_batch"
     assert not training.isolate_documents and not data.line_by_line
-    assert (model.config_name, model.tokenizer_name) == names and model.model_name_or_path is None  # random weights
+    assert (
+        model.config_name,
+        model.tokenizer_name,
+    ) == names and model.model_name_or_path is None  # random weights
     assert model.train_tokenizer == (names[1] is None)
-    assert model.mask_token == ("<|padding|>" if pair == "encoder" else None)  # a decoder's tokenizer on an encoder
+    assert model.mask_token == (
+        "<|padding|>" if pair == "encoder" else None
+    )  # a decoder's tokenizer on an encoder
 
 
 def test_shape_of_table_10_and_languages_of_table_8():
     model = parse("paper_small_decoder_headless")[0]
     assert model.parsed_config_overrides() == {"n_embd": 192, "n_head": 3, "n_layer": 3}
-    languages = [name.rpartition(".")[2] for name in parse("paper_multilingual_headless")[1].train_file]
+    languages = [
+        name.rpartition(".")[2] for name in parse("paper_multilingual_headless")[1].train_file
+    ]
     assert sorted(languages) == ["ar", "de", "en", "es", "fr", "hi", "it", "ja", "ko", "zh"]
 
 
@@ -88,13 +124,19 @@ def test_shape_of_table_10_and_languages_of_table_8():
 def test_a_pair_differs_only_where_the_paper_says_so(pair):
     files = [PRESETS[f"paper_{pair}_{objective}"] for objective in OBJECTIVES]
     headless, vanilla = (yaml.safe_load(file.read_text(encoding="utf-8")) for file in files)
-    differences = {key for key in headless.keys() | vanilla.keys() if headless.get(key) != vanilla.get(key)}
+    differences = {
+        key for key in headless.keys() | vanilla.keys() if headless.get(key) != vanilla.get(key)
+    }
     batch = {"per_device_train_batch_size"} if pair == "encoder" else set()
     assert differences == {"objective", "output_dir"} | batch
 
 
-@pytest.mark.parametrize(("source", "learning_rate", "weight_decay"), [("text", 1e-4, 0.1), ("table14", 1e-5, 0.0)])
-def test_fine_tuning_presets_hold_the_numbers_of_section_4_2_and_table_14(source, learning_rate, weight_decay):
+@pytest.mark.parametrize(
+    ("source", "learning_rate", "weight_decay"), [("text", 1e-4, 0.1), ("table14", 1e-5, 0.0)]
+)
+def test_fine_tuning_presets_hold_the_numbers_of_section_4_2_and_table_14(
+    source, learning_rate, weight_decay
+):
     name = f"paper_lm_head_{source}"
     model, data, training = parse_args([ModelArguments, DataArguments, LMHeadArguments], [name])
     assert training.do_train and training.init == "embeddings" and not training.freeze_trunk
@@ -104,7 +146,10 @@ def test_fine_tuning_presets_hold_the_numbers_of_section_4_2_and_table_14(source
     assert training.lr_scheduler_type == "constant_with_warmup"
     pretraining = parse("paper_decoder_headless")
     assert model.model_name_or_path == pretraining[2].output_dir
-    assert (data.dataset_name, data.max_seq_length) == (pretraining[1].dataset_name, pretraining[1].max_seq_length)
+    assert (data.dataset_name, data.max_seq_length) == (
+        pretraining[1].dataset_name,
+        pretraining[1].max_seq_length,
+    )
     assert training.output_dir == f"runs/{name}"
 
 
@@ -130,12 +175,17 @@ def test_auto_is_16_bits_where_a_gpu_has_them(monkeypatch, gpu, has_bf16, given,
     assert (settings.bf16, settings.fp16) == (bf16, fp16)
 
 
-@pytest.mark.parametrize("flags", [("--bf16", "auto"), ("--bf16=auto", "--fp16", "true", "--fp16=auto"), ()])
+@pytest.mark.parametrize(
+    "flags", [("--bf16", "auto"), ("--bf16=auto", "--fp16", "true", "--fp16=auto"), ()]
+)
 def test_auto_leaves_true_or_false(flags):
     training = parse("paper_encoder_headless", *flags, "--use_cpu")[2]
     assert training.bf16 is False and training.fp16 is False and training.mixed_precision == "no"
     assert HeadlessTrainingArguments("runs", bf16="auto", use_cpu=True).bf16 is False
-    assert all(getattr(parse("demo", f"--{name}", "--use_cpu")[2], name) is True for name in ("bf16", "fp16"))
+    assert all(
+        getattr(parse("demo", f"--{name}", "--use_cpu")[2], name) is True
+        for name in ("bf16", "fp16")
+    )
 
 
 @pytest.mark.parametrize(("name", "loss", "learning_rate", "weight_decay", "batch_size"), [
@@ -143,15 +193,24 @@ def test_auto_leaves_true_or_false(flags):
     ("paper_glue_balanced", "balanced", 1e-5, 0.0, 32),  # table 13
     ("paper_xnli", "cross_entropy", 2e-5, 0.0, 128),  # table 15
 ])  # fmt: skip
-def test_fine_tuning_presets_hold_the_numbers_of_the_tables(name, loss, learning_rate, weight_decay, batch_size):
-    grid, training = parse_args([GlueArguments, GlueTrainingArguments], [name, "--model_name_or_path", "any"])
+def test_fine_tuning_presets_hold_the_numbers_of_the_tables(
+    name, loss, learning_rate, weight_decay, batch_size
+):
+    grid, training = parse_args(
+        [GlueArguments, GlueTrainingArguments], [name, "--model_name_or_path", "any"]
+    )
     assert (training.output_dir, grid.seeds, grid.loss) == (f"runs/{name}", [0, 1, 2], loss)
     assert (training.learning_rate, training.weight_decay) == (learning_rate, weight_decay)
     assert training.per_device_train_batch_size * training.gradient_accumulation_steps == batch_size
-    assert (training.lr_scheduler_type, training.get_warmup_steps(500)) == ("constant_with_warmup", 50)
+    assert (training.lr_scheduler_type, training.get_warmup_steps(500)) == (
+        "constant_with_warmup",
+        50,
+    )
     assert (training.num_train_epochs, grid.max_seq_length) == (10, 128)
     tasks = pytest.importorskip("headless_trainer.fine_tuning.tasks", exc_type=ImportError)
     names = [task.name for task in tasks.select_tasks(grid.tasks, grid.languages)]
     languages = ["ar", "de", "en", "es", "fr", "hi", "zh"]  # table 5
     xnli = ["xnli", *(f"xnli_{language}" for language in languages)]
-    assert names == (xnli if name == "paper_xnli" else ["mrpc", "cola", "stsb", "sst2", "qnli", "qqp", "mnli"])
+    assert names == (
+        xnli if name == "paper_xnli" else ["mrpc", "cola", "stsb", "sst2", "qnli", "qqp", "mnli"]
+    )

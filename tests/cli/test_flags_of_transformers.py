@@ -27,7 +27,15 @@ COMMANDS = [
 @pytest.mark.parametrize(("place", "flags"), [*enumerate(COMMANDS)])
 def test_a_command_of_transformers(tmp_path, monkeypatch, place, flags):
     monkeypatch.setattr("sys.argv", ["script"])
-    argv = ["--model_name_or_path", "gpt2", *flags.split(), "--output_dir", f"{tmp_path}/run", "--report_to", "none"]
+    argv = [
+        "--model_name_or_path",
+        "gpt2",
+        *flags.split(),
+        "--output_dir",
+        f"{tmp_path}/run",
+        "--report_to",
+        "none",
+    ]
     assert parse_args(TEXT if place < 5 else GLUE, argv)[-1].output_dir == f"{tmp_path}/run"
 
 

@@ -21,7 +21,12 @@ import torch
 import transformers
 import yaml
 from row_files import write_jsonl
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+)
 
 from headless_trainer.cli.main import MARKS
 from headless_trainer.command_line import COMMANDS, MODULES, PRESETS, Yaml
@@ -30,7 +35,12 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SCRIPTS = {f"run_{name.replace('-', '_')}": name for name in COMMANDS}
 # The Hub's models, by a part of their name: what stands in for them.
-WIDTH = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+WIDTH = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+}
 KINDS = {
     "distilbert": ("distilbert", {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16}),
     "bert": ("bert", WIDTH),
@@ -42,12 +52,28 @@ KINDS = {
 }
 # The cuts.
 TRAINED = [
-    *("--max_steps", "2", "--per_device_train_batch_size", "2", "--per_device_eval_batch_size", "2"),
+    *(
+        "--max_steps",
+        "2",
+        "--per_device_train_batch_size",
+        "2",
+        "--per_device_eval_batch_size",
+        "2",
+    ),
     *("--gradient_accumulation_steps", "1", "--max_seq_length", "32", "--max_eval_samples", "4"),
     *("--dataloader_num_workers", "0", "--preprocessing_num_workers", "1"),
 ]
 CUTS = {
-    "glue": ["--seeds", "0", "--num_train_epochs", "1", "--max_train_samples", "8", "--max_eval_samples", "8"],
+    "glue": [
+        "--seeds",
+        "0",
+        "--num_train_epochs",
+        "1",
+        "--max_train_samples",
+        "8",
+        "--max_eval_samples",
+        "8",
+    ],
     "lm-eval": ["--limit", "4", "--bootstrap_iters", "50", "--max_length", "32"],
     "report": [],
 }
@@ -63,7 +89,12 @@ def command(line: str) -> tuple[str, ...] | None:
         if word.startswith("headless_trainer.cli."):
             name = {module: name for name, module in MODULES.items()}.get(word.rpartition(".")[2])
         if word.endswith(("slurm.sbatch", "launch-config slurm)")):
-            return ("pretrain", *words[place + 1 :], "--output_dir", f"runs/{words[words.index('--job-name') + 1]}")
+            return (
+                "pretrain",
+                *words[place + 1 :],
+                "--output_dir",
+                f"runs/{words[words.index('--job-name') + 1]}",
+            )
         if name in COMMANDS:
             return (name, *words[place + 1 :])
     return None
@@ -78,13 +109,17 @@ def recipes() -> dict[tuple, str]:
     found = {}
     for name, path in PRESETS.items():
         comment = "\n".join(re.findall(r"^#[ ]*(.*)$", path.read_text("utf-8"), re.MULTILINE))
-        printed = commands("\n".join(re.findall(r"(headless-trainer [^`]*?)(?<!\\)$", comment, re.MULTILINE)))
+        printed = commands(
+            "\n".join(re.findall(r"(headless-trainer [^`]*?)(?<!\\)$", comment, re.MULTILINE))
+        )
         own = next(each for mark, each in MARKS.items() if f"\n{mark}:" in path.read_text("utf-8"))
         found.setdefault(printed[:1] or ((own, name),), name)
         if name.startswith("adapt_"):  # and the run that the preset names to compare it with
             found[((*printed[0], "--objective", "vanilla"),)] = f"{name}-vanilla"
     for page in PAGES:
-        for number, block in enumerate(re.findall(r"```bash\n(.*?)```", page.read_text("utf-8"), re.DOTALL)):
+        for number, block in enumerate(
+            re.findall(r"```bash\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+        ):
             if commands(block):
                 found.setdefault(commands(block), f"{page.stem}-{number}")
     return found
@@ -95,7 +130,9 @@ def settings(words: tuple[str, ...]) -> dict[str, list[str]]:
     values = {}
     if words and words[0] in PRESETS:
         preset = yaml.load(PRESETS[words[0]].read_text("utf-8"), Yaml)
-        values = {name: value if isinstance(value, list) else [value] for name, value in preset.items()}
+        values = {
+            name: value if isinstance(value, list) else [value] for name, value in preset.items()
+        }
     for part in re.findall(r"(?:^|\x00)--([^\x00]*(?:\x00(?!--)[^\x00]*)*)", "\x00".join(words)):
         name, *given = part.split("\x00")
         values[name] = given or [True]
@@ -109,7 +146,8 @@ class World:
         self.lines, self.tokenizers = lines, tokenizers
         size = len(lines)  # documents of which a thousandth is a row of tokens
         self.documents = [
-            " ".join(lines[(place * 7 + shift) % size] for shift in range(9)) + f" {place}" for place in range(2000)
+            " ".join(lines[(place * 7 + shift) % size] for shift in range(9)) + f" {place}"
+            for place in range(2000)
         ]
 
     def provide(self, name: str, given: dict[str, list]) -> None:
@@ -151,7 +189,9 @@ class World:
         if kind == "t5":
             config.save_pretrained(folder)
             return
-        model = (AutoModelForMaskedLM if "bert" in kind else AutoModelForCausalLM).from_config(config)
+        model = (AutoModelForMaskedLM if "bert" in kind else AutoModelForCausalLM).from_config(
+            config
+        )
         (model.base_model if folder.startswith("runs/") else model).save_pretrained(folder)
         if folder.startswith("runs/"):
             from headless_trainer.runtime.checkpoints import save_token_counts
@@ -172,7 +212,10 @@ class World:
     def file(self, name: str, path: Path, given: dict[str, list]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if name == "glue":
-            columns, (label,) = given.get("text_columns", ["text"]), given.get("label_column", ["label"])
+            columns, (label,) = (
+                given.get("text_columns", ["text"]),
+                given.get("label_column", ["label"]),
+            )
             rows = [
                 dict.fromkeys(columns, line) | {label: ["bad", "good"][place % 2]}
                 for place, line in enumerate(self.lines[:24])
@@ -183,7 +226,10 @@ class World:
             else:
                 write_jsonl(path, rows)
         elif path.suffix == ".jsonl":
-            write_jsonl(path, [{"text": text} for text in (self.lines if name == "lm-eval" else self.documents)])
+            write_jsonl(
+                path,
+                [{"text": text} for text in (self.lines if name == "lm-eval" else self.documents)],
+            )
         elif path.suffix == ".gz":
             with gzip.open(path, "wt", encoding="utf-8") as stream:
                 stream.writelines(text + "\n" for text in self.documents)
@@ -195,13 +241,28 @@ class World:
         from headless_trainer.fine_tuning.tasks import select_tasks
 
         for task in select_tasks(names, languages):
-            known = {"question": "cause", "start1": 0, "end1": 3, "start2": 0, "end2": 3, "word": "the"}
+            known = {
+                "question": "cause",
+                "start1": 0,
+                "end1": 3,
+                "start2": 0,
+                "end2": 3,
+                "word": "the",
+            }
             rows = []
             for place in range(8):
-                texts = {column: self.lines[place + shift] for shift, column in enumerate(task.columns)}
+                texts = {
+                    column: self.lines[place + shift] for shift, column in enumerate(task.columns)
+                }
                 label = place * 0.5 if task.label_names is None else place % len(task.label_names)
-                rows.append(texts | {name: known[name] for name in known.keys() & {*task.columns}} | {"label": label})
-            for folder in [Path("data", "xnli", each) for each in languages or ()] or [Path("data", task.name)]:
+                rows.append(
+                    texts
+                    | {name: known[name] for name in known.keys() & {*task.columns}}
+                    | {"label": label}
+                )
+            for folder in [Path("data", "xnli", each) for each in languages or ()] or [
+                Path("data", task.name)
+            ]:
                 for split in ("train", *task.evaluation_splits):
                     write_jsonl(folder / f"{split}.jsonl", rows)
 
@@ -251,10 +312,14 @@ def check(name: str, given: dict[str, list], said: list[str]) -> None:
         assert (folder / "model.safetensors").is_file()
     if name == "pretrain" or "do_train" in given:
         found = json.loads((folder / "eval_results.json").read_text())
-        assert found["step"] == 2 and math.isfinite(found["eval_loss"]) and found["eval_accuracy"] >= 0
+        assert (
+            found["step"] == 2 and math.isfinite(found["eval_loss"]) and found["eval_accuracy"] >= 0
+        )
     if name == "lm-head":
         generate = transformers.pipeline("text-generation", model=str(folder), device="cpu")
-        assert len(generate("the miller", max_new_tokens=4, do_sample=False)[0]["generated_text"]) > len("the miller")
+        assert len(
+            generate("the miller", max_new_tokens=4, do_sample=False)[0]["generated_text"]
+        ) > len("the miller")
     if name == "glue" and "test_file" in given:
         (predicted,) = (folder / "predictions").glob("*.jsonl")
         assert len(predicted.read_text().splitlines()) > 20
@@ -263,7 +328,9 @@ def check(name: str, given: dict[str, list], said: list[str]) -> None:
     if name == "glue" and "train_file" in given:  # a task of one's own is there to be used
         models = list(folder.rglob("model.safetensors"))
         assert len(models) == len(given["model_name_or_path"])
-        classify = transformers.pipeline("text-classification", model=str(models[0].parent), device="cpu")
+        classify = transformers.pipeline(
+            "text-classification", model=str(models[0].parent), device="cpu"
+        )
         assert classify("the miller crossed the river.")[0]["label"] in ("bad", "good")
     if name == "report":
         assert (folder / "report.html").is_file() and list(folder.glob("*.png"))
@@ -281,7 +348,11 @@ def test_recipe(recipe, world, caplog):
         if name == "pretrain" and folder.exists():  # another way to the same model
             shutil.rmtree(folder)
         world.provide(name, given)
-        words = [str(path) for word in words for path in (sorted(Path().glob(word)) if "*" in word else [word])]
+        words = [
+            str(path)
+            for word in words
+            for path in (sorted(Path().glob(word)) if "*" in word else [word])
+        ]
         caplog.clear()
         importlib.import_module(f"headless_trainer.cli.{MODULES[name]}").main([*words, *small])
         check(name, given, caplog.messages)

@@ -7,7 +7,16 @@ import types
 import numpy as np
 import pytest
 import torch
-from builders import CLASSES, SMALL, encoded_rows, make_trainer, tiny_classifier, tiny_model, token_rows, trainer_for
+from builders import (
+    CLASSES,
+    SMALL,
+    encoded_rows,
+    make_trainer,
+    tiny_classifier,
+    tiny_model,
+    token_rows,
+    trainer_for,
+)
 from transformers import LayoutLMConfig, LayoutLMModel, Trainer, TrainingArguments
 from transformers.trainer_pt_utils import AcceleratorConfig
 
@@ -67,7 +76,10 @@ def test_every_setting_of_transformers_is_judged():
     assert fields <= WORKS | names(refusals.PRETRAINING)
     assert fields <= WORKS | names(refusals.CLASSIFICATION) | ALSO_IN_CLASSIFICATION
     refused = names(refusals.PRETRAINING) | names(refusals.CLASSIFICATION)
-    assert not (WORKS - {"train_sampling_strategy", "length_column_name", "dataloader_drop_last"}) & refused
+    assert (
+        not (WORKS - {"train_sampling_strategy", "length_column_name", "dataloader_drop_last"})
+        & refused
+    )
 
 
 def test_every_parameter_of_the_trainer_is_judged():
@@ -145,7 +157,11 @@ def make(kind: type, folder, **settings):
         return kind(**settings)
     args = kind(str(folder), **HERE, **settings)
     fine_tunes = kind is TrainingArguments
-    return ClassificationTrainer(tiny_classifier(), args, processing_class=object()) if fine_tunes else args
+    return (
+        ClassificationTrainer(tiny_classifier(), args, processing_class=object())
+        if fine_tunes
+        else args
+    )
 
 
 @pytest.mark.parametrize(("kind", "settings"), ROWS, ids=lambda value: str(value)[:60])
@@ -178,7 +194,9 @@ ACCEPTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "settings"), [(kind, each) for kind, rows in ACCEPTED.items() for each in rows])
+@pytest.mark.parametrize(
+    ("kind", "settings"), [(kind, each) for kind, rows in ACCEPTED.items() for each in rows]
+)
 def test_what_is_at_the_edge_is_accepted(tmp_path, kind, settings):
     make(kind, tmp_path, **settings)
 
@@ -187,10 +205,20 @@ def test_what_is_at_the_edge_is_accepted(tmp_path, kind, settings):
 def test_what_an_objective_does_not_read_is_left_out(tmp_path, caplog, objective):
     by_candidates = {"negatives": "step", "sampled_negatives": 8, "sparse_embedding_updates": True}
     evaluation = {"eval_pool_size": 8, "eval_full_vocabulary": False}
-    read = {"headless": by_candidates | evaluation, "sampled_softmax": by_candidates, "vanilla": {}}[objective]
-    args = HeadlessTrainingArguments(str(tmp_path), **HERE, objective=objective, **by_candidates, **evaluation)
+    read = {
+        "headless": by_candidates | evaluation,
+        "sampled_softmax": by_candidates,
+        "vanilla": {},
+    }[objective]
+    args = HeadlessTrainingArguments(
+        str(tmp_path), **HERE, objective=objective, **by_candidates, **evaluation
+    )
     for name, value in (by_candidates | evaluation).items():
-        assert (getattr(args, name) == value) is (name in read) is (f"{name} {value}" not in caplog.text)
+        assert (
+            (getattr(args, name) == value)
+            is (name in read)
+            is (f"{name} {value}" not in caplog.text)
+        )
 
 
 def test_shards_are_refused_for_whole_matrices(tmp_path, monkeypatch):
@@ -248,35 +276,56 @@ def test_parameters_that_classification_refuses(tmp_path, mlm_tokenizer):
 
 @pytest.mark.parametrize("label", [1, np.int64(1), torch.tensor(1), 0.5])
 def test_a_label_of_the_row_is_refused(clm_tokenizer, label):
-    with pytest.raises(ValueError, match="Column 'labels' of row 0 has the one value .* for 3 tokens: remove"):
+    with pytest.raises(
+        ValueError, match="Column 'labels' of row 0 has the one value .* for 3 tokens: remove"
+    ):
         PaddingCollator(clm_tokenizer)([{"input_ids": [5, 6, 7], "labels": label}] * 2)
 
 
 def test_a_model_that_calls_its_pooler_trains(tmp_path, mlm_tokenizer):
     model = LayoutLMModel(LayoutLMConfig(vocab_size=300, **SMALL))
     settings = {"task": "mlm", "max_steps": 1, "save_strategy": "no"}
-    run = make_trainer(tmp_path, model, token_rows(mlm_tokenizer), settings, processing_class=mlm_tokenizer)
+    run = make_trainer(
+        tmp_path, model, token_rows(mlm_tokenizer), settings, processing_class=mlm_tokenizer
+    )
     run.train()
     assert not any("pooler" in key for key in run.model.state_dict())
 
 
 def test_liger_leaves_the_forward_of_a_trunk(tmp_path):
-    args = HeadlessTrainingArguments(str(tmp_path), **HERE, use_liger_kernel=True, liger_kernel_config={"rope": False})
-    assert args.liger_kernel_config == {"cross_entropy": False, "fused_linear_cross_entropy": False, "rope": False}
+    args = HeadlessTrainingArguments(
+        str(tmp_path), **HERE, use_liger_kernel=True, liger_kernel_config={"rope": False}
+    )
+    assert args.liger_kernel_config == {
+        "cross_entropy": False,
+        "fused_linear_cross_entropy": False,
+        "rope": False,
+    }
 
 
 @pytest.mark.parametrize("plugin, fsdp", [(object(), []), (None, ["full_shard"])])
 def test_no_grid_of_shards(plugin, fsdp):
-    training = types.SimpleNamespace(deepspeed_plugin=plugin, fsdp=fsdp, do_predict=False, push_to_hub=False)
-    with pytest.raises(ValueError, match=r"DeepSpeed and FSDP train one model a process.*multi_gpu"):
+    training = types.SimpleNamespace(
+        deepspeed_plugin=plugin, fsdp=fsdp, do_predict=False, push_to_hub=False
+    )
+    with pytest.raises(
+        ValueError, match=r"DeepSpeed and FSDP train one model a process.*multi_gpu"
+    ):
         GlueArguments(model_name_or_path=["m"], tasks=["cola"]).check_grid(training)
 
 
 @pytest.mark.parametrize("schedule", ["reduce_lr_on_plateau", "greedy"])
 @pytest.mark.parametrize("name, mode", [("perplexity", "min"), ("accuracy", "max")])
-def test_a_schedule_that_follows_scores_knows_which_is_better(tmp_path, clm_tokenizer, schedule, name, mode):
+def test_a_schedule_that_follows_scores_knows_which_is_better(
+    tmp_path, clm_tokenizer, schedule, name, mode
+):
     run = trainer_for(
-        tmp_path, "clm", clm_tokenizer, eval_strategy="epoch", metric_for_best_model=name, lr_scheduler_type=schedule
+        tmp_path,
+        "clm",
+        clm_tokenizer,
+        eval_strategy="epoch",
+        metric_for_best_model=name,
+        lr_scheduler_type=schedule,
     )
     run.create_optimizer_and_scheduler(4)
     assert run.lr_scheduler.mode == mode
@@ -288,32 +337,51 @@ def test_a_schedule_that_follows_scores_knows_which_is_better(tmp_path, clm_toke
 ])  # fmt: skip
 def test_the_best_checkpoint_is_the_best(tmp_path, clm_tokenizer, name, greater):
     """transformers takes every name that does not end in "loss" for one that is better when greater."""
-    settings = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "max_steps": 3}
+    settings = {
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "max_steps": 3,
+    }
     run = trainer_for(
         tmp_path, "clm", clm_tokenizer, metric_for_best_model=name, load_best_model_at_end=True,
         learning_rate=1e-2, **settings,
     )  # fmt: skip
     run.train()
-    figures = [log[f"eval_{name.removeprefix('eval_')}"] for log in run.state.log_history if "eval_loss" in log]
+    figures = [
+        log[f"eval_{name.removeprefix('eval_')}"]
+        for log in run.state.log_history
+        if "eval_loss" in log
+    ]
     assert len(set(figures)) > 1
     assert run.state.best_metric == (max if greater else min)(figures)
 
 
 def test_an_unknown_metric_is_refused_unless_a_subclass_may_log_it(tmp_path, clm_tokenizer):
     unknown, data = {"metric_for_best_model": "acuracy"}, token_rows(clm_tokenizer)
-    with pytest.raises(ValueError, match="metric_for_best_model is 'acuracy' but must be one of accuracy,"):
+    with pytest.raises(
+        ValueError, match="metric_for_best_model is 'acuracy' but must be one of accuracy,"
+    ):
         trainer_for(tmp_path, "clm", clm_tokenizer, **unknown)
     trainer_for(tmp_path, "clm", clm_tokenizer, kind=type("Own", (HeadlessTrainer,), {}), **unknown)
     make_trainer(
-        tmp_path, tiny_model("clm", len(clm_tokenizer)), data, {"task": "clm"} | unknown, eval_dataset={"a": data}
+        tmp_path,
+        tiny_model("clm", len(clm_tokenizer)),
+        data,
+        {"task": "clm"} | unknown,
+        eval_dataset={"a": data},
     )
 
 
 @pytest.mark.parametrize(
-    "objective, settings", [("headless", {}), ("vanilla", {}), ("headless", {"eval_full_vocabulary": False})]
+    "objective, settings",
+    [("headless", {}), ("vanilla", {}), ("headless", {"eval_full_vocabulary": False})],
 )
 @pytest.mark.parametrize("task", ["clm", "mlm"])
-def test_the_names_of_the_best_metric_are_those_of_an_evaluation(tmp_path, request, task, objective, settings):
+def test_the_names_of_the_best_metric_are_those_of_an_evaluation(
+    tmp_path, request, task, objective, settings
+):
     tokenizer = request.getfixturevalue(f"{task}_tokenizer")
     run = trainer_for(tmp_path, task, tokenizer, objective=objective, **settings)
     run.token_counts += 1  # as after a step: without any count there is no free head to score
@@ -326,7 +394,12 @@ def test_the_names_of_the_best_metric_are_those_of_an_evaluation(tmp_path, reque
 def test_evaluation_of_a_classifier_has_a_loss(tmp_path, mlm_tokenizer):
     """So that load_best_model_at_end finds it; compute_metrics has the predictions; and the model may be made anew."""
     data = encoded_rows(CLASSES)
-    settings = {"per_device_train_batch_size": 8, "per_device_eval_batch_size": 5, "max_steps": 2, "save_steps": 1}
+    settings = {
+        "per_device_train_batch_size": 8,
+        "per_device_eval_batch_size": 5,
+        "max_steps": 2,
+        "save_steps": 1,
+    }
     settings |= {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True}
     args, seen = TrainingArguments(str(tmp_path), **HERE, **settings), []
 
@@ -334,8 +407,15 @@ def test_evaluation_of_a_classifier_has_a_loss(tmp_path, mlm_tokenizer):
         seen.append((found.predictions.shape, found.label_ids.shape))
         return {"rows": len(found.label_ids)}
 
-    given = {"processing_class": mlm_tokenizer, "train_dataset": data, "eval_dataset": data, "compute_metrics": compute}
-    run = ClassificationTrainer(args=args, model_init=lambda: tiny_classifier(num_labels=3), **given)
+    given = {
+        "processing_class": mlm_tokenizer,
+        "train_dataset": data,
+        "eval_dataset": data,
+        "compute_metrics": compute,
+    }
+    run = ClassificationTrainer(
+        args=args, model_init=lambda: tiny_classifier(num_labels=3), **given
+    )
     run.train()
     metrics, output = run.evaluate(), run.predict(data)
     assert metrics["eval_rows"] == len(CLASSES) and seen[0] == ((32, 3), (32,))

@@ -12,7 +12,13 @@ import torch
 from builders import SMALL, TUNING, save
 from row_files import write_jsonl, write_tasks
 from safetensors import SafetensorError
-from transformers import AutoModelForSequenceClassification, BertConfig, BertModel, GPT2Config, GPT2Model
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2Model,
+)
 
 pytest.importorskip("sklearn")
 
@@ -56,7 +62,16 @@ def decoder(tmp_path_factory, clm_tokenizer) -> str:
 
 def run(models, output_dir, *flags) -> None:
     models = [models] if isinstance(models, str) else models
-    main(["--model_name_or_path", *models, "--output_dir", str(output_dir), *TUNING, *map(str, flags)])
+    main(
+        [
+            "--model_name_or_path",
+            *models,
+            "--output_dir",
+            str(output_dir),
+            *TUNING,
+            *map(str, flags),
+        ]
+    )
 
 
 def results(output_dir) -> dict[str, dict]:
@@ -74,48 +89,104 @@ def write_own_task(folder, lines, label) -> list:
 
 
 def scores(found: dict[str, dict]) -> dict[str, tuple]:
-    return {name: (result["epochs"], result["loss_curve"], result["score"]) for name, result in found.items()}
+    return {
+        name: (result["epochs"], result["loss_curve"], result["score"])
+        for name, result in found.items()
+    }
 
 
 @pytest.mark.slow
 def test_a_grid_from_the_command_line_to_the_tables(tmp_path, data, encoders, capsys):
-    flags = ["--tasks", "cola", "stsb", "copa", "wic", "--seeds", 0, 1, "--data_dir", data, "--learning_rate", "0.01"]
+    flags = [
+        "--tasks",
+        "cola",
+        "stsb",
+        "copa",
+        "wic",
+        "--seeds",
+        0,
+        1,
+        "--data_dir",
+        data,
+        "--learning_rate",
+        "0.01",
+    ]
     run(encoders, tmp_path / "out", *flags)
     found = results(tmp_path / "out")
     names = [f"run_checkpoint-{step}" for step in (10, 5)]
     tasks = ["cola", "copa", "stsb", "wic"]
-    assert list(found) == [f"balanced/{name}/{task}/seed_{s}.json" for name in names for task in tasks for s in (0, 1)]
+    assert list(found) == [
+        f"balanced/{name}/{task}/seed_{s}.json" for name in names for task in tasks for s in (0, 1)
+    ]
     result = found["balanced/run_checkpoint-5/stsb/seed_1.json"]
     assert result["settings"]["batch_size"] == 8 and result["settings"]["num_train_epochs"] == 2
-    assert [epoch["step"] for epoch in result["epochs"]] == [2, 4] and len(result["loss_curve"]) == 4
+    assert [epoch["step"] for epoch in result["epochs"]] == [2, 4] and len(
+        result["loss_curve"]
+    ) == 4
     assert set(result["epochs"][0]["sets"]["validation"]["metrics"]) == {"spearmanr", "pearsonr"}
     assert "calibration_error" not in result["epochs"][0]["sets"]["validation"]
     metrics = [epoch["sets"]["validation"]["metrics"]["spearmanr"] for epoch in result["epochs"]]
-    assert (result["score"], result["last_score"]) == (max(metrics), metrics[-1]) and metrics[0] != metrics[1]
-    assert min(result[name] for name in ("train_seconds", "evaluation_seconds", "train_samples_per_second")) > 0
+    assert (result["score"], result["last_score"]) == (max(metrics), metrics[-1]) and metrics[
+        0
+    ] != metrics[1]
+    assert (
+        min(
+            result[name]
+            for name in ("train_seconds", "evaluation_seconds", "train_samples_per_second")
+        )
+        > 0
+    )
     copa = found["balanced/run_checkpoint-5/copa/seed_0.json"]["epochs"][0]["sets"]["validation"]
     assert 0 < copa["calibration_error"] < 1
     shown = capsys.readouterr().out
     assert "| model | COLA | STS-B | Avg. |" in shown and "| COPA | WiC | Avg. |" in shown
     assert shown.strip() == (tmp_path / "out" / "results.md").read_text().strip()
-    seeds = [found[f"balanced/run_checkpoint-5/cola/seed_{seed}.json"]["loss_curve"] for seed in (0, 1)]
+    seeds = [
+        found[f"balanced/run_checkpoint-5/cola/seed_{seed}.json"]["loss_curve"] for seed in (0, 1)
+    ]
     assert seeds[0] != seeds[1]
 
 
 def test_a_decoder_both_losses_and_tables_alone(tmp_path, data, decoder, capsys):
     for loss in ("balanced", "cross_entropy"):
-        flags = ["--tasks", "cola", "copa", "--seeds", 0, "--data_dir", data, "--loss", loss, "--num_train_epochs", 1]
+        flags = [
+            "--tasks",
+            "cola",
+            "copa",
+            "--seeds",
+            0,
+            "--data_dir",
+            data,
+            "--loss",
+            loss,
+            "--num_train_epochs",
+            1,
+        ]
         run(decoder, tmp_path, *flags)
     found = results(tmp_path)
     assert len(found) == 4
-    curves = [found[f"{loss}/gpt2/cola/seed_0.json"]["loss_curve"] for loss in ("balanced", "cross_entropy")]
+    curves = [
+        found[f"{loss}/gpt2/cola/seed_0.json"]["loss_curve"]
+        for loss in ("balanced", "cross_entropy")
+    ]
     assert curves[0] != curves[1]  # a third of the rows are of one class
     shown = capsys.readouterr().out
     assert "## GLUE: balanced cross-entropy" in shown and "## GLUE: cross-entropy" in shown
 
 
 def test_xnli_in_both_scenarios(tmp_path, data, encoders, capsys):
-    flags = ["--tasks", "xnli", "xnli_translate_train", "--languages", "de", "en", "--seeds", 0, "--data_dir", data]
+    flags = [
+        "--tasks",
+        "xnli",
+        "xnli_translate_train",
+        "--languages",
+        "de",
+        "en",
+        "--seeds",
+        0,
+        "--data_dir",
+        data,
+    ]
     run(encoders[0], tmp_path, *flags)
     found = results(tmp_path)
     assert [Path(name).parts[2] for name in found] == ["xnli", "xnli_de", "xnli_en"]
@@ -123,22 +194,57 @@ def test_xnli_in_both_scenarios(tmp_path, data, encoders, capsys):
     assert set(english["epochs"][0]["sets"]) == {"de", "en"} and english["selected_on"] == ["en"]
     assert set(german["epochs"][0]["sets"]) == {"de"} and german["selected_on"] == ["de"]
     shown = capsys.readouterr().out
-    assert "## XNLI, fine-tuned on English only" in shown and "## XNLI, fine-tuned on the target language" in shown
+    assert (
+        "## XNLI, fine-tuned on English only" in shown
+        and "## XNLI, fine-tuned on the target language" in shown
+    )
     assert shown.count("| model | de | en | Avg. |") == 2
-    with pytest.raises(SystemExit, match=r"with languages \['de', 'en'\], but this run has \['en'\]"):
-        run(encoders[0], tmp_path, "--tasks", "xnli", "--languages", "en", "--seeds", 0, "--data_dir", data)
+    with pytest.raises(
+        SystemExit, match=r"with languages \['de', 'en'\], but this run has \['en'\]"
+    ):
+        run(
+            encoders[0],
+            tmp_path,
+            "--tasks",
+            "xnli",
+            "--languages",
+            "en",
+            "--seeds",
+            0,
+            "--data_dir",
+            data,
+        )
 
 
 @pytest.mark.parametrize("task", ["wic", "copa"])
 def test_a_kept_model_of_a_benchmark_predicts_rows_of_its_form(tmp_path, encoders, data, task):
-    flags = ["--tasks", task, "--data_dir", data, "--seeds", 0, "--save_models", "--learning_rate", 0.01]
+    flags = [
+        "--tasks",
+        task,
+        "--data_dir",
+        data,
+        "--seeds",
+        0,
+        "--save_models",
+        "--learning_rate",
+        0.01,
+    ]
     run(encoders[0], tmp_path / "out", *flags)
     best = str(tmp_path / f"out/balanced/run_checkpoint-5/{task}/best")
-    rows = [json.loads(line) for line in Path(data, task, "validation.jsonl").read_text().splitlines()]
-    write_jsonl(tmp_path / "test.jsonl", [*rows, rows[0] | {"label": -1}])  # as where a benchmark hides a label
+    rows = [
+        json.loads(line) for line in Path(data, task, "validation.jsonl").read_text().splitlines()
+    ]
+    write_jsonl(
+        tmp_path / "test.jsonl", [*rows, rows[0] | {"label": -1}]
+    )  # as where a benchmark hides a label
     run(best, tmp_path / "out", "--do_predict", "--test_file", tmp_path / "test.jsonl")
-    scored = json.loads((tmp_path / f"out/predictions/run_checkpoint-5_{task}_best_scores.json").read_text())
-    assert scored["rows"] == 12 and scored["metrics"]["accuracy"] == read_run(Path(best, "seed.json"))["score"]
+    scored = json.loads(
+        (tmp_path / f"out/predictions/run_checkpoint-5_{task}_best_scores.json").read_text()
+    )
+    assert (
+        scored["rows"] == 12
+        and scored["metrics"]["accuracy"] == read_run(Path(best, "seed.json"))["score"]
+    )
 
 
 @pytest.mark.slow
@@ -151,9 +257,14 @@ def test_the_best_model_is_pushed(tmp_path, encoders, data, hub):
     assert pushed["model.safetensors"] == (best / "model.safetensors").read_bytes()
     assert "tokenizer.json" in pushed and b'model="me/cola"' in pushed["README.md"]
     shutil.rmtree(best)
-    with pytest.raises(SystemExit, match="save_models is True but cola, run_checkpoint-5, seed 0 ended without"):
+    with pytest.raises(
+        SystemExit, match="save_models is True but cola, run_checkpoint-5, seed 0 ended without"
+    ):
         run(encoders[0], tmp_path, *own)
-    with pytest.raises(SystemExit, match="push_to_hub is True but the grid has 2 models and 1 tasks: give one of each"):
+    with pytest.raises(
+        SystemExit,
+        match="push_to_hub is True but the grid has 2 models and 1 tasks: give one of each",
+    ):
         run(encoders, tmp_path / "two", *flags)
 
 
@@ -174,17 +285,26 @@ def test_own_tasks_of_every_kind(tmp_path, encoders, text_lines, flags, label, m
     assert (result["loss_curve"][-1][1] > 0) and numpy.isfinite(values).all()
 
 
-def test_the_best_model_over_epochs_and_seeds_is_kept_with_its_card(tmp_path, encoders, text_lines, monkeypatch):
+def test_the_best_model_over_epochs_and_seeds_is_kept_with_its_card(
+    tmp_path, encoders, text_lines, monkeypatch
+):
     """Also where the seeds are run by several commands, and the model of a worse one takes no place of a better."""
     left = tmp_path / "out/balanced/run_checkpoint-5/user/best"
     left.mkdir(parents=True)
-    write_run(left / "seed.json", {"seed": 7, "score": 0.99})  # without its result, as after a kill between the two
-    right, predict = iter([4, 6, 8, 7, 5, 8, 5, 8]), ClassificationTrainer.predict  # of two epochs of each seed
+    write_run(
+        left / "seed.json", {"seed": 7, "score": 0.99}
+    )  # without its result, as after a kill between the two
+    right, predict = (
+        iter([4, 6, 8, 7, 5, 8, 5, 8]),
+        ClassificationTrainer.predict,
+    )  # of two epochs of each seed
 
     def fixed(self, rows, **kwargs):
         output = predict(self, rows, **kwargs)
         rows = next(right)
-        output.predictions[:] = numpy.eye(2)[[*output.label_ids[:rows], *(1 - output.label_ids[rows:])]]
+        output.predictions[:] = numpy.eye(2)[
+            [*output.label_ids[:rows], *(1 - output.label_ids[rows:])]
+        ]
         self.model.classifier.bias.data[0] = rows  # to tell the models apart
         return output
 
@@ -199,13 +319,21 @@ def test_the_best_model_over_epochs_and_seeds_is_kept_with_its_card(tmp_path, en
     ]  # fmt: skip
     model = AutoModelForSequenceClassification.from_pretrained(folder / "best")
     assert model.classifier.bias[0] == 8 and model.config.id2label == {0: "no", 1: "yes"}
-    assert model.config.text_columns == ["text"] and model.config.problem_type == "single_label_classification"
+    assert (
+        model.config.text_columns == ["text"]
+        and model.config.problem_type == "single_label_classification"
+    )
     card = (folder / "best" / "README.md").read_text()
     assert "| seed | 1 |" in card and 'pipeline("text-classification", model="./best")' in card
-    (folder / "best").rename(folder / "seed_2.best")  # as after a kill between the removal of the worse and the rename
+    (folder / "best").rename(
+        folder / "seed_2.best"
+    )  # as after a kill between the removal of the worse and the rename
     (folder / "seed_2.json").unlink()
     run(encoders[0], tmp_path / "out", *files, "--learning_rate", 0, "--seeds", 0, 1, 2)
-    assert read_run(folder / "best" / "seed.json")["seed"] == 2 and not (folder / "seed_2.best").exists()
+    assert (
+        read_run(folder / "best" / "seed.json")["seed"] == 2
+        and not (folder / "seed_2.best").exists()
+    )
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing_half(tmp_path, data, encoders, monkeypatch):
@@ -214,7 +342,17 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half(tmp_path, data, encoder
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr("transformers.modeling_utils.safe_save_file", full)
-    flags = ("--tasks", "cola", "--data_dir", data, "--num_train_epochs", 1, "--seeds", 0, "--save_models")
+    flags = (
+        "--tasks",
+        "cola",
+        "--data_dir",
+        data,
+        "--num_train_epochs",
+        1,
+        "--seeds",
+        0,
+        "--save_models",
+    )
     said = r"^OSError: '.*seed_0\.best' could not be written to .*No space left.* are free"
     with pytest.raises(SystemExit, match=said):
         run(encoders[:1], tmp_path, *flags)
@@ -222,7 +360,9 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half(tmp_path, data, encoder
 
 
 @pytest.mark.slow
-def test_finished_runs_are_skipped_and_a_cut_one_starts_over(tmp_path, data, encoders, monkeypatch, caplog):
+def test_finished_runs_are_skipped_and_a_cut_one_starts_over(
+    tmp_path, data, encoders, monkeypatch, caplog
+):
     flags = ["--tasks", "cola", "--seeds", 0, 1, "--data_dir", data, "--num_train_epochs", 1]
     run(encoders, tmp_path / "whole", *flags)
     train, begun = ClassificationTrainer.train, []
@@ -246,14 +386,18 @@ def test_finished_runs_are_skipped_and_a_cut_one_starts_over(tmp_path, data, enc
 
 
 @pytest.mark.slow
-def test_what_another_process_fine_tunes_is_refused_and_other_seeds_are_not(tmp_path, data, encoders):
+def test_what_another_process_fine_tunes_is_refused_and_other_seeds_are_not(
+    tmp_path, data, encoders
+):
     """The lock is that of the other process, as far as this one can tell: it holds the file itself."""
     folder = tmp_path / "balanced" / "run_checkpoint-5" / "cola"
     folder.mkdir(parents=True)
     with open(folder / ".seed_0.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         flags = ("--tasks", "cola", "--data_dir", data, "--num_train_epochs", "1")
-        with pytest.raises(SystemExit, match=r"/cola' is being written to by another process \(\.seed_0\.lock\)"):
+        with pytest.raises(
+            SystemExit, match=r"/cola' is being written to by another process \(\.seed_0\.lock\)"
+        ):
             run(encoders[:1], tmp_path, *flags, "--seeds", "0")
         run(encoders[:1], tmp_path, *flags, "--seeds", "1")
     assert list(results(tmp_path)) == ["balanced/run_checkpoint-5/cola/seed_1.json"]
@@ -263,7 +407,9 @@ def test_another_setting_in_the_same_folder_is_named(tmp_path, data, encoders, d
     data = shutil.copytree(data, tmp_path / "data")
     flags = ["--tasks", "cola", "--seeds", 0, "--data_dir", data, "--num_train_epochs", 1]
     run(encoders[0], tmp_path / "out", *flags)
-    with pytest.raises(SystemExit, match="with learning_rate 5e-05, but this run has 0.001: choose another"):
+    with pytest.raises(
+        SystemExit, match="with learning_rate 5e-05, but this run has 0.001: choose another"
+    ):
         run(decoder, tmp_path / "out", *flags, "--learning_rate", "1e-3")
     moved = shutil.copytree(decoder, tmp_path / "run" / "checkpoint-5")
     with pytest.raises(SystemExit, match="holds run_checkpoint-5/cola/seed_0 with weights '"):
@@ -288,7 +434,10 @@ def test_what_is_bad_at_the_end_of_the_grid_stops_it_before_its_start(tmp_path, 
 
 def test_names_of_models_tell_them_apart():
     assert model_names(["org/bert", "runs/a"]) == ["bert", "a"]
-    assert model_names(["x/run/checkpoint-5", "x/run/checkpoint-10"]) == ["run_checkpoint-5", "run_checkpoint-10"]
+    assert model_names(["x/run/checkpoint-5", "x/run/checkpoint-10"]) == [
+        "run_checkpoint-5",
+        "run_checkpoint-10",
+    ]
     assert model_names(["one/bert", "two/bert", "gpt2"]) == ["one_bert", "two_bert", "gpt2"]
     assert model_names(["out/balanced/bert/topics/best"]) == ["bert_topics_best"]
     with pytest.raises(ValueError, match="twice"):
@@ -298,7 +447,11 @@ def test_names_of_models_tell_them_apart():
 def test_the_fingerprint_is_that_of_the_weights(tmp_path, encoders):
     copied = shutil.copytree(encoders[0], tmp_path / "copy")
     config = BertConfig()
-    assert fingerprint(str(copied), config) == fingerprint(encoders[0], config) != fingerprint(encoders[1], config)
+    assert (
+        fingerprint(str(copied), config)
+        == fingerprint(encoders[0], config)
+        != fingerprint(encoders[1], config)
+    )
     (copied / "config.json").write_text("{}")
     assert fingerprint(str(copied), config) != fingerprint(encoders[0], config)
 
@@ -308,11 +461,15 @@ def test_without_the_extra_nothing_is_loaded(tmp_path, monkeypatch, missing):
     for name in [name for name in sys.modules if name.partition(".")[0] == missing]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(SystemExit, match=r"Fine-tuning needs an extra: pip install 'headless_trainer\[eval\]'"):
+    with pytest.raises(
+        SystemExit, match=r"Fine-tuning needs an extra: pip install 'headless_trainer\[eval\]'"
+    ):
         main(["--model_name_or_path", "nowhere", "--output_dir", str(tmp_path)])
 
 
-@pytest.mark.parametrize("name, rows", [("stsb", [[float("nan")], [0.5]]), ("cola", [[0.2, float("inf")], [0.1, 0.3]])])
+@pytest.mark.parametrize(
+    "name, rows", [("stsb", [[float("nan")], [0.5]]), ("cola", [[0.2, float("inf")], [0.1, 0.3]])]
+)
 def test_outputs_that_are_not_finite_are_no_score(name, rows):
     labels = TASKS[name].problem.encode([0, 1], 2)
     with pytest.raises(FloatingPointError, match=f"outputs on {name} are not finite after step 7"):

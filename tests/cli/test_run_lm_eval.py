@@ -30,7 +30,11 @@ def inputs(tmp_path_factory, clm_tokenizer, text_lines):
     """Folders of a model that learnt something and of one that learnt less, and of task definitions."""
     folder = tmp_path_factory.mktemp("run_lm_eval")
     for name, steps in (("good", 20), ("poor", 12)):
-        save(folder / name, harness_inputs.train(clm_tokenizer, text_lines, steps=steps), clm_tokenizer)
+        save(
+            folder / name,
+            harness_inputs.train(clm_tokenizer, text_lines, steps=steps),
+            clm_tokenizer,
+        )
     documents = write_jsonl(folder / "texts.jsonl", [{"text": text} for text in text_lines[::6]])
     harness_inputs.write_tasks(folder / "tasks", documents)
     return folder
@@ -53,8 +57,12 @@ def test_two_models_in_one_table(inputs, tmp_path, capsys):
         ["tiny_generation", "exact_match ↑"], ["tiny_generation", "length ↓"],
         ["tiny_lambada", "acc ↑"], ["tiny_lambada", "perplexity ↓"],
     ]  # fmt: skip
-    results = json.loads((tmp_path / folder_name(str(inputs / "good")) / "results.json").read_text())
-    perplexity = next(row for row in scores_of(results).itertuples() if row.metric == "perplexity,none")
+    results = json.loads(
+        (tmp_path / folder_name(str(inputs / "good")) / "results.json").read_text()
+    )
+    perplexity = next(
+        row for row in scores_of(results).itertuples() if row.metric == "perplexity,none"
+    )
     assert lines[-1][2] == f"{perplexity.value:.4f} ± {perplexity.stderr:.4f} (of 18)"
 
 
@@ -67,18 +75,31 @@ def test_compare_scores_what_is_missing(inputs, tmp_path, capsys, monkeypatch):
     assert re.search(r"\| tiny_lambada \| perplexity ↓ \| \d+\.\d{4} \| \d+\.\d{4}†+ \|", printed)
     assert f"A: {inputs / 'poor'}; B: {inputs / 'good'}." in printed
     # The folders of results say the same, in the other order, and no model is loaded for it.
-    monkeypatch.setattr(harness_model, "load", lambda *_args, **_kwargs: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(
+        harness_model, "load", lambda *_args, **_kwargs: pytest.fail("a model was loaded")
+    )
     folders = sorted(path.parent for path in tmp_path.glob("*/results.json"))
     main(["--compare", *map(str, folders)])
     assert re.search(r"perplexity ↓ \| \d+\.\d{4}†+ \| \d+\.\d{4} \|", capsys.readouterr().out)
 
 
 def write_scores(
-    folder: Path, metrics: dict[str, tuple[str, bool | None, list]], hashes=None, task="task", weights=""
+    folder: Path,
+    metrics: dict[str, tuple[str, bool | None, list]],
+    hashes=None,
+    task="task",
+    weights="",
 ) -> Path:
     """Results of a model on one task, from the scores of its documents and how they make the metric."""
-    values = {"mean": np.mean, "perplexity": lambda scores: math.exp(-np.mean(scores)), "f1": lambda scores: 0.5}
-    found = {name: (float(values[kind](scores)), way, scores) for name, (kind, way, scores) in metrics.items()}
+    values = {
+        "mean": np.mean,
+        "perplexity": lambda scores: math.exp(-np.mean(scores)),
+        "f1": lambda scores: 0.5,
+    }
+    found = {
+        name: (float(values[kind](scores)), way, scores)
+        for name, (kind, way, scores) in metrics.items()
+    }
     add_scores(folder, folder.name, harness_inputs.as_scores(task, found, hashes), weights)
     return folder
 
@@ -100,8 +121,12 @@ def test_tests_of_a_comparison_are_scipy_s(tmp_path):
         "free": ("mean", None, [0.2, 0.4] * 30, [0.3, 0.4] * 30),
         "f1": ("f1", True, [[0, 1]] * 60, [[0, 1]] * 60),
     }
-    a = write_scores(tmp_path / "a", {name: (kind, way, own) for name, (kind, way, own, _) in metrics.items()})
-    b = write_scores(tmp_path / "b", {name: (kind, way, own) for name, (kind, way, _, own) in metrics.items()})
+    a = write_scores(
+        tmp_path / "a", {name: (kind, way, own) for name, (kind, way, own, _) in metrics.items()}
+    )
+    b = write_scores(
+        tmp_path / "b", {name: (kind, way, own) for name, (kind, way, _, own) in metrics.items()}
+    )
     rows = {row["metric"].removesuffix(",none"): row for row in score_comparison.compare(a, b)}
     better = {name: row["better"] for name, row in rows.items()}
     assert better == {"acc": 0, "perplexity": 0, "bias": 1, "free": None, "f1": None}
@@ -125,8 +150,15 @@ def test_several_processes_would_each_score_all(monkeypatch, tmp_path):
 
 
 def test_what_is_nobody_s_win(tmp_path):
-    ways = {"a": None, "b": False, "c": False}  # where models differ in which direction is better, none is
-    a, b, c = (write_scores(tmp_path / name, {"acc": ("mean", way, [1.0, 0.0, 1.0])}) for name, way in ways.items())
+    ways = {
+        "a": None,
+        "b": False,
+        "c": False,
+    }  # where models differ in which direction is better, none is
+    a, b, c = (
+        write_scores(tmp_path / name, {"acc": ("mean", way, [1.0, 0.0, 1.0])})
+        for name, way in ways.items()
+    )
     for pair in ((a, b), (b, a)):
         (row,) = score_comparison.compare(*pair)
         assert "difference" in row and "p" not in row
@@ -139,7 +171,9 @@ def test_different_documents_are_not_compared(tmp_path):
     a = write_scores(tmp_path / "a", {"acc": ("mean", True, [1.0, 0.0, 1.0])})
     b = write_scores(tmp_path / "b", {"acc": ("mean", True, [1.0, 0.0])})
     assert "task was scored on different documents or inputs" in refused(main, "--compare", a, b)
-    c = write_scores(tmp_path / "c", {"acc": ("mean", True, [1.0, 0.0, 1.0])}, hashes=["0", "1", "3"])
+    c = write_scores(
+        tmp_path / "c", {"acc": ("mean", True, [1.0, 0.0, 1.0])}, hashes=["0", "1", "3"]
+    )
     assert "different documents" in refused(main, "--compare", a, c)
     shorter = write_scores(tmp_path / "shorter", {"acc": ("mean", True, [1.0, 0.0, 1.0])})
     asked = read_results(shorter) | {"asked": {"task": ["auto", 64]}}
@@ -148,7 +182,9 @@ def test_different_documents_are_not_compared(tmp_path):
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table]
     assert [row[0] for row in cells] == ["task", "task, inputs 2", "task, inputs 3"]
     assert [[bool(cell) for cell in row[2:]] for row in cells] == np.eye(3).astype(bool).tolist()
-    assert "with the same --limit, --num_fewshot, --data_files, --dtype and" in refused(main, "--compare", a, shorter)
+    assert "with the same --limit, --num_fewshot, --data_files, --dtype and" in refused(
+        main, "--compare", a, shorter
+    )
     d = write_scores(tmp_path / "d", {"acc": ("mean", True, [1.0, 0.0, 1.0])}, task="other")
     assert "have no task in common" in refused(main, "--compare", a, d)
 
@@ -167,8 +203,17 @@ def test_failures_are_told_at_the_end_and_tried_again(inputs, tmp_path, monkeypa
     assert "tiny_generation" in (tmp_path / "results.md").read_text(encoding="utf-8")
     # What was scored before an error is in the table.
     load = harness_model.load
-    monkeypatch.setattr(harness_model, "load", lambda name, args: 1 / 0 if name.endswith("poor") else load(name, args))
-    typed = ["--model_name_or_path", inputs / "good", inputs / "poor", *flags(inputs, tmp_path / "two", *tasks)]
+    monkeypatch.setattr(
+        harness_model,
+        "load",
+        lambda name, args: 1 / 0 if name.endswith("poor") else load(name, args),
+    )
+    typed = [
+        "--model_name_or_path",
+        inputs / "good",
+        inputs / "poor",
+        *flags(inputs, tmp_path / "two", *tasks),
+    ]
     with pytest.raises(ZeroDivisionError):
         main([str(each) for each in typed])
     assert "tiny_lambada" in (tmp_path / "two" / "results.md").read_text(encoding="utf-8")
@@ -183,17 +228,44 @@ def test_without_the_extra(inputs, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_harness_s_command_line_prints_the_same(inputs, tmp_path):
     """Every digit that `lm_eval` prints for the same file, and the standard errors it saves to ten places."""
-    model, common = inputs / "good", ["--tasks", "tiny_lambada", "--include_path", str(inputs / "tasks")]
-    main(["--model_name_or_path", str(model), *common, "--device", "cpu", "--output_dir", str(tmp_path / "ours")])
+    model, common = (
+        inputs / "good",
+        ["--tasks", "tiny_lambada", "--include_path", str(inputs / "tasks")],
+    )
+    main(
+        [
+            "--model_name_or_path",
+            str(model),
+            *common,
+            "--device",
+            "cpu",
+            "--output_dir",
+            str(tmp_path / "ours"),
+        ]
+    )
     program = "from lm_eval.__main__ import cli_evaluate; cli_evaluate()"
-    command = [sys.executable, "-c", program, "run", "--model", "hf", "--model_args", f"pretrained={model}", *common]
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        "run",
+        "--model",
+        "hf",
+        "--model_args",
+        f"pretrained={model}",
+        *common,
+    ]
     command += ["--device", "cpu", "--output_path", str(tmp_path / "theirs")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     printed = dict(re.findall(r"\|(acc|perplexity)\s*\|[↑↓]\s*\|\s*([\d.]+)\|", done.stdout))
-    errors = dict(re.findall(r"\|(acc|perplexity)\s*\|[↑↓]\s*\|\s*[\d.]+\|±\s*\|\s*([\d.]+)\|", done.stdout))
+    errors = dict(
+        re.findall(r"\|(acc|perplexity)\s*\|[↑↓]\s*\|\s*[\d.]+\|±\s*\|\s*([\d.]+)\|", done.stdout)
+    )
     (ours,) = [json.loads(path.read_text()) for path in (tmp_path / "ours").glob("*/results.json")]
-    (theirs,) = [json.loads(path.read_text()) for path in (tmp_path / "theirs").rglob("results_*.json")]
+    (theirs,) = [
+        json.loads(path.read_text()) for path in (tmp_path / "theirs").rglob("results_*.json")
+    ]
     for row in scores_of(ours).itertuples():
         name = row.metric.removesuffix(",none")
         assert (f"{row.value:.4f}", f"{row.stderr:.4f}") == (printed[name], errors[name])

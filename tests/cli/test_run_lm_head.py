@@ -39,7 +39,12 @@ def logits_of(folder):
 
 
 def make_head(folder, output, *flags):
-    main([str(argument) for argument in ("--model_name_or_path", folder, "--output_dir", output, *flags)])
+    main(
+        [
+            str(argument)
+            for argument in ("--model_name_or_path", folder, "--output_dir", output, *flags)
+        ]
+    )
     return output
 
 
@@ -51,15 +56,32 @@ def test_the_head_is_what_the_pretraining_implies(tmp_path, checkpoint, init, dr
     want = implied_logits(trunk, prior if init == "prior" else 0.0)
     got = logits_of(make_head(folder, tmp_path / "lm", "--init", init))
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
-    assert torch.equal(load_token_counts(tmp_path / "lm")[0], counts)  # for a headless training that continues it
-    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "lm").model_max_length == trunk.config.n_positions
+    assert torch.equal(
+        load_token_counts(tmp_path / "lm")[0], counts
+    )  # for a headless training that continues it
+    assert (
+        transformers.AutoTokenizer.from_pretrained(tmp_path / "lm").model_max_length
+        == trunk.config.n_positions
+    )
 
 
 def test_a_model_that_was_only_evaluated_keeps_the_counts(tmp_path, checkpoint, text_file):
     save_token_counts(checkpoint[0], checkpoint[2], {"candidates": 100.0, "drawn_candidates": 60.0})
-    flags = ["--train_file", text_file, "--max_seq_length", "16", "--max_eval_samples", "4", "--do_eval"]
+    flags = [
+        "--train_file",
+        text_file,
+        "--max_seq_length",
+        "16",
+        "--max_eval_samples",
+        "4",
+        "--do_eval",
+    ]
     counts, totals = load_token_counts(make_head(checkpoint[0], tmp_path / "lm", *flags))
-    assert torch.equal(counts, checkpoint[2]) and totals["candidates"] == 100 and totals["drawn_candidates"] == 60
+    assert (
+        torch.equal(counts, checkpoint[2])
+        and totals["candidates"] == 100
+        and totals["drawn_candidates"] == 60
+    )
 
 
 def test_a_trunk_on_the_hub_brings_its_counts(tmp_path, checkpoint, text_file):
@@ -68,8 +90,19 @@ def test_a_trunk_on_the_hub_brings_its_counts(tmp_path, checkpoint, text_file):
     got = logits_of(make_head(name, tmp_path / "lm", "--cache_dir", tmp_path / "hub"))
     assert got.equal(logits_of(make_head(checkpoint[0], tmp_path / "local")))
     assert torch.equal(load_token_counts(tmp_path / "lm")[0], checkpoint[2])
-    flags = ["--cache_dir", tmp_path / "hub", "--train_file", text_file, "--max_seq_length", 16, "--max_steps", 1]
-    pretrain.main([*map(str, ["--model_name_or_path", name, "--output_dir", tmp_path / "further", *flags])])
+    flags = [
+        "--cache_dir",
+        tmp_path / "hub",
+        "--train_file",
+        text_file,
+        "--max_seq_length",
+        16,
+        "--max_steps",
+        1,
+    ]
+    pretrain.main(
+        [*map(str, ["--model_name_or_path", name, "--output_dir", tmp_path / "further", *flags])]
+    )
     assert load_token_counts(tmp_path / "further")[0].sum() > checkpoint[2].sum()
 
 
@@ -81,17 +114,32 @@ def test_counts_of_a_corpus_keep_the_share_of_drawn_candidates(tmp_path, checkpo
         save_token_counts(folder, counts, {"candidates": 100.0, "drawn_candidates": drawn})
         logits = logits_of(make_head(folder, tmp_path / name, *flags))
         priors[name] = (logits - implied_logits(trunk, 0.0)).exp()
-    torch.testing.assert_close(priors["targets"][0, 0], priors["targets"][0, 2], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        priors["targets"][0, 0], priors["targets"][0, 2], rtol=1e-4, atol=1e-6
+    )
     assert priors["targets"].sum(-1).allclose(torch.ones(3), rtol=1e-3)
     assert not priors["targets"][0, 0].log().allclose(log_prior(counts), atol=0.1)
     one_row = logits_of(make_head(folder, tmp_path / "one", *flags, "--max_train_samples", "1"))
     assert not one_row.allclose(logits, atol=0.1)
-    torch.testing.assert_close(priors["mixture"], 0.4 * priors["targets"] + 0.6 / len(counts), rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(
+        priors["mixture"], 0.4 * priors["targets"] + 0.6 / len(counts), rtol=1e-3, atol=1e-6
+    )
 
 
 def test_counts_of_a_corpus_are_those_of_what_can_be_predicted(tmp_path, encoder, text_file):
-    flags = ["--max_seq_length", "16", "--counts_from", "corpus", "--train_file", text_file, "--line_by_line", "true"]
-    model = transformers.AutoModelForMaskedLM.from_pretrained(make_head(encoder[0], tmp_path / "mlm", *flags))
+    flags = [
+        "--max_seq_length",
+        "16",
+        "--counts_from",
+        "corpus",
+        "--train_file",
+        text_file,
+        "--line_by_line",
+        "true",
+    ]
+    model = transformers.AutoModelForMaskedLM.from_pretrained(
+        make_head(encoder[0], tmp_path / "mlm", *flags)
+    )
     bias = model.get_output_embeddings().bias
     # [CLS] and [SEP], of each line, are never predicted: like the other special tokens they get what the rarest token gets.
     assert bias[:5].max() <= bias.min() + 1e-5
@@ -101,21 +149,36 @@ def test_what_has_no_free_head_is_refused(tmp_path, checkpoint, clm_tokenizer):
     folder, _, counts = checkpoint
     save_token_counts(folder, counts[:-1], {})
     text = refused(main, "--model_name_or_path", folder, "--output_dir", tmp_path / "lm")
-    assert f"token_counts has {len(counts) - 1} entries and the embedding has {len(counts)} rows" in text
+    assert (
+        f"token_counts has {len(counts) - 1} entries and the embedding has {len(counts)} rows"
+        in text
+    )
     save(tmp_path / "llama", LlamaModel(LlamaConfig(**SMALL, vocab_size=300)), clm_tokenizer)
     save_token_counts(tmp_path / "llama", torch.ones(300, dtype=torch.long), {})
-    text = refused(main, "--model_name_or_path", tmp_path / "llama", "--output_dir", tmp_path / "lm")
+    text = refused(
+        main, "--model_name_or_path", tmp_path / "llama", "--output_dir", tmp_path / "lm"
+    )
     assert "does not end in a LayerNorm" in text
 
 
 def test_several_processes_with_nothing_to_train_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(LMHeadArguments, "world_size", 2)
     args = LMHeadArguments(str(tmp_path), use_cpu=True)
-    with pytest.raises(ValueError, match="2 processes were started and nothing is trained or scored: start one"):
+    with pytest.raises(
+        ValueError, match="2 processes were started and nothing is trained or scored: start one"
+    ):
         check_arguments(ModelArguments(model_name_or_path="m"), DataArguments(), args)
 
 
-FAST = ["--max_seq_length", "16", "--per_device_train_batch_size", "8", "--disable_tqdm", "true", "--use_cpu"]
+FAST = [
+    "--max_seq_length",
+    "16",
+    "--per_device_train_batch_size",
+    "8",
+    "--disable_tqdm",
+    "true",
+    "--use_cpu",
+]
 FAST += ["--validation_split_percentage", "20", "--save_strategy", "no"]
 TRAIN = ["--do_train", "--learning_rate", "1e-2", "--max_steps"]
 
@@ -139,14 +202,20 @@ def test_zero_steps_of_learning_leave_the_free_head(tmp_path, checkpoint, text_f
 def test_fine_tuning_improves_on_held_out_text(tmp_path, checkpoint, text_file, init, frozen):
     folder, trunk, _ = checkpoint
     flags = ["--init", init, "--eval_strategy", "steps", "--eval_steps", "10", *TRAIN, "20"]
-    model = tune(folder, tmp_path / "lm", text_file, *flags, *(["--freeze_trunk"] if frozen else []))
+    model = tune(
+        folder, tmp_path / "lm", text_file, *flags, *(["--freeze_trunk"] if frozen else [])
+    )
     history = json.loads((tmp_path / "lm" / "trainer_state.json").read_text())["log_history"]
     first, last = [logs["eval_cross_entropy"] for logs in history if "eval_cross_entropy" in logs]
     assert last < first < math.log(300)
     after, before = model.base_model.state_dict(), trunk.state_dict()
     changed = {name.split(".")[0] for name, value in after.items() if not value.equal(before[name])}
     # a head with a bias is folded into the last LayerNorm, trained or not
-    assert changed == ({"ln_f"} if init == "prior" else set()) if frozen else {"wte", "h", "ln_f"} <= changed
+    assert (
+        changed == ({"ln_f"} if init == "prior" else set())
+        if frozen
+        else {"wte", "h", "ln_f"} <= changed
+    )
 
 
 def test_training_starts_at_the_prior_or_at_the_embeddings(tmp_path, checkpoint, text_file):
@@ -154,7 +223,9 @@ def test_training_starts_at_the_prior_or_at_the_embeddings(tmp_path, checkpoint,
     losses = {}
     for init in ("prior", "embeddings"):
         tune(folder, tmp_path / init, text_file, "--init", init, "--do_eval")
-        losses[init] = json.loads((tmp_path / init / "eval_results.json").read_text())["eval_cross_entropy"]
+        losses[init] = json.loads((tmp_path / init / "eval_results.json").read_text())[
+            "eval_cross_entropy"
+        ]
     assert losses["prior"] != pytest.approx(losses["embeddings"], abs=1e-3)
 
 
@@ -190,17 +261,23 @@ def test_an_encoder_fills_masks_without_training(tmp_path, encoder, dtype):
     ids = fill.tokenizer("the miller [MASK] the river.", return_tensors="pt").input_ids
     place = (ids[0] == fill.tokenizer.mask_token_id).nonzero().item()
     with torch.no_grad():
-        scores = trunk(ids).last_hidden_state[0, place] @ trunk.get_input_embeddings().weight.T + log_prior(counts)
+        scores = trunk(ids).last_hidden_state[
+            0, place
+        ] @ trunk.get_input_embeddings().weight.T + log_prior(counts)
     want = scores.softmax(-1)
     for token, score in found.items():
-        assert score == pytest.approx(want[token].item(), rel=1e-3 if dtype == torch.float32 else 0.1)
+        assert score == pytest.approx(
+            want[token].item(), rel=1e-3 if dtype == torch.float32 else 0.1
+        )
     assert len(found) == 300
 
 
 @pytest.mark.parametrize("flags", [[], ["--freeze_trunk"]])
 def test_an_encoder_is_fine_tuned(tmp_path, encoder, text_file, flags):
     folder, trunk, counts = encoder
-    make_head(folder, tmp_path / "mlm", "--train_file", text_file, *FAST, *TRAIN, "3", "--do_eval", *flags)
+    make_head(
+        folder, tmp_path / "mlm", "--train_file", text_file, *FAST, *TRAIN, "3", "--do_eval", *flags
+    )
     model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "mlm")
     embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
     assert torch.equal(head.weight, embedding) is (not flags)
@@ -211,9 +288,16 @@ def test_an_encoder_is_fine_tuned(tmp_path, encoder, text_file, flags):
 
 def test_layers_that_nothing_trained_need_training(tmp_path, mlm_tokenizer, text_file):
     folder = tmp_path / "electra"
-    save(folder, ElectraModel(ElectraConfig(**SMALL, embedding_size=8, vocab_size=300)), mlm_tokenizer)
+    save(
+        folder,
+        ElectraModel(ElectraConfig(**SMALL, embedding_size=8, vocab_size=300)),
+        mlm_tokenizer,
+    )
     save_token_counts(folder, torch.arange(300), {})
     flags = ["--model_name_or_path", folder, "--output_dir", tmp_path / "mlm"]
     assert "fine-tune it with `headless-trainer lm-head --do_train`" in refused(main, *flags)
     make_head(folder, tmp_path / "mlm", "--train_file", text_file, *FAST, *TRAIN, "2")
-    assert transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "mlm").config.embedding_size == 8
+    assert (
+        transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "mlm").config.embedding_size
+        == 8
+    )

@@ -35,13 +35,23 @@ def test_what_leaves_is_stored_as_what_came(tmp_path, text_file, clm_tokenizer, 
     base, out = tmp_path / "base", tmp_path / "run"
     save(base, tiny_model("clm", len(clm_tokenizer), "vanilla").to(torch.bfloat16), clm_tokenizer)
     flags = "--max_steps 2 --save_strategy steps --save_steps 1 --max_seq_length 16 --per_device_train_batch_size 4 --use_cpu"
-    flags = [*flags.split(), "--objective", objective, "--learning_rate", "1e-2", "--train_file", str(text_file)]
+    flags = [
+        *flags.split(),
+        "--objective",
+        objective,
+        "--learning_rate",
+        "1e-2",
+        "--train_file",
+        str(text_file),
+    ]
     main([*flags, "--model_name_or_path", str(base), "--output_dir", str(out)])
     assert AutoTokenizer.from_pretrained(out).model_max_length == 32  # the positions of the model
     kind = AutoModel if objective == "headless" else AutoModelForCausalLM
     left = kind.from_pretrained(out, dtype="auto")
     trained = kind.from_pretrained(out / "checkpoint-2", dtype="auto")
-    assert left.dtype == torch.bfloat16 and trained.dtype == torch.float32  # a run that resumes has lost nothing
+    assert (
+        left.dtype == torch.bfloat16 and trained.dtype == torch.float32
+    )  # a run that resumes has lost nothing
     for name, weight in trained.named_parameters():
         assert torch.equal(left.get_parameter(name), weight.to(torch.bfloat16))
     assert (load_token_counts(out)[0] > 0).any()
@@ -52,7 +62,9 @@ def test_headless(tmp_path, text_file, task, flags, monkeypatch):
     folder, alone = tmp_path / "run", MagicMock()
     monkeypatch.setattr("headless_trainer.cli.training.first_process_first", alone)
     metrics = run(text_file, folder, *flags)
-    assert alone.call_args_list[0].kwargs == {"local": False}  # one tokenizer is trained for all machines
+    assert alone.call_args_list[0].kwargs == {
+        "local": False
+    }  # one tokenizer is trained for all machines
     assert metrics["eval_loss"] > 0 and 0 <= metrics["eval_accuracy"] <= 1
     assert ("eval_perplexity" in metrics) == (task == "clm")
     trunk = AutoModel.from_pretrained(folder)
@@ -111,10 +123,17 @@ def test_what_is_another_run_is_refused_in_one_line(tmp_path, text_file, monkeyp
     again = [*flags, "--resume_from_checkpoint", "last", "--train_file"]
     said = refused(main, *again, text_file, "--seed", "7")
     assert said.startswith("ValueError: seed is 7 but checkpoint") and "\n" not in said
-    assert "n_head is 1, that of" in refused(main, *again, text_file, *(x.replace("head=2", "head=1") for x in DECODER))
-    (tmp_path / "other.txt").write_text(text_file.read_text() + "One line more, and another run.\n" * 9)
+    assert "n_head is 1, that of" in refused(
+        main, *again, text_file, *(x.replace("head=2", "head=1") for x in DECODER)
+    )
+    (tmp_path / "other.txt").write_text(
+        text_file.read_text() + "One line more, and another run.\n" * 9
+    )
     said = refused(main, *again, tmp_path / "other.txt")
-    assert said.startswith("ValueError: The checkpoint was written with other training rows (") and "\n" not in said
+    assert (
+        said.startswith("ValueError: The checkpoint was written with other training rows (")
+        and "\n" not in said
+    )
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", text_file)  # where no rows can be kept
     assert "PermissionError: HF_DATASETS_CACHE" in refused(main, *again, text_file)
 
@@ -124,14 +143,27 @@ def test_resume_from_the_last_checkpoint(tmp_path, text_file):
     folder, flags = tmp_path / "run", [*DECODER, "--save_strategy", "steps", "--save_steps", "2"]
     run(text_file, folder, *flags)
     again = [*QUICK, *flags, "--train_file", text_file, "--output_dir", folder]
-    assert "already holds" in (message := refused(main, *again)) and "--resume_from_checkpoint" in message
+    assert (
+        "already holds" in (message := refused(main, *again))
+        and "--resume_from_checkpoint" in message
+    )
     weights = load_file(folder / "model.safetensors")
-    main([*map(str, again), "--resume_from_checkpoint", "last"])  # what is finished is not trained one step further
-    assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
-    assert all(torch.equal(weight, weights[name]) for name, weight in load_file(folder / "model.safetensors").items())
+    main(
+        [*map(str, again), "--resume_from_checkpoint", "last"]
+    )  # what is finished is not trained one step further
+    assert sorted(path.name for path in folder.glob("checkpoint-*")) == [
+        "checkpoint-2",
+        "checkpoint-4",
+    ]
+    assert all(
+        torch.equal(weight, weights[name])
+        for name, weight in load_file(folder / "model.safetensors").items()
+    )
     main([*map(str, again), "--resume_from_checkpoint", "last", "--max_steps", "6"])
     assert (folder / "checkpoint-6").is_dir()
-    missing = refused(main, *again, "--output_dir", tmp_path / "empty", "--resume_from_checkpoint", "last")
+    missing = refused(
+        main, *again, "--output_dir", tmp_path / "empty", "--resume_from_checkpoint", "last"
+    )
     assert "resume_from_checkpoint is 'last' but output_dir" in missing
 
 
@@ -146,9 +178,14 @@ def faults(*flags: str) -> str:
 @pytest.mark.parametrize("variant", ["rows", "workers", "stream", "processes"])
 def test_disturbed_and_resumed_equals_never_disturbed(variant):
     """A short run of the benchmark, at random moments."""
-    shown = faults("--variants", variant, *"--attacks kill signal --kills 1 --signals 1 --seed 3".split())
+    shown = faults(
+        "--variants", variant, *"--attacks kill signal --kills 1 --signals 1 --seed 3".split()
+    )
     assert "weights and 165 losses bit-identical to the undisturbed run" in shown
-    assert f"| SIGKILL | {variant} | 1 | 1 |" in shown and f"| SIGTERM to all processes | {variant} | 1 | 1 |" in shown
+    assert (
+        f"| SIGKILL | {variant} | 1 | 1 |" in shown
+        and f"| SIGTERM to all processes | {variant} | 1 | 1 |" in shown
+    )
 
 
 @pytest.mark.slow
@@ -160,44 +197,103 @@ def test_damaged_files_second_runs_and_full_disks():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("flags", "evaluations"), [([], 2), (["--load_best_model_at_end", "true"], 3)])
-def test_the_last_step_is_evaluated_once_unless_others_come_back(tmp_path, text_file, monkeypatch, flags, evaluations):
+@pytest.mark.parametrize(
+    ("flags", "evaluations"), [([], 2), (["--load_best_model_at_end", "true"], 3)]
+)
+def test_the_last_step_is_evaluated_once_unless_others_come_back(
+    tmp_path, text_file, monkeypatch, flags, evaluations
+):
     calls, evaluate = [], HeadlessTrainer.evaluate
-    monkeypatch.setattr(HeadlessTrainer, "evaluate", lambda *a, **k: calls.append(evaluate(*a, **k)) or calls[-1])
-    command = [*QUICK, *DECODER, "--train_file", str(text_file), "--output_dir", str(tmp_path), "--max_steps", "4"]
+    monkeypatch.setattr(
+        HeadlessTrainer, "evaluate", lambda *a, **k: calls.append(evaluate(*a, **k)) or calls[-1]
+    )
+    command = [
+        *QUICK,
+        *DECODER,
+        "--train_file",
+        str(text_file),
+        "--output_dir",
+        str(tmp_path),
+        "--max_steps",
+        "4",
+    ]
     command += "--eval_strategy steps --eval_steps 2 --save_strategy steps --save_steps 2".split()
     main([*command, *flags])
     assert len(calls) == evaluations
     assert json.loads((tmp_path / "eval_results.json").read_text()) == calls[-1] | {"step": 4}
-    main([*command, *flags, "--resume_from_checkpoint", "last"])  # perhaps with other held-out texts
+    main(
+        [*command, *flags, "--resume_from_checkpoint", "last"]
+    )  # perhaps with other held-out texts
     assert len(calls) == evaluations + 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "task, flags, kind", [("clm", DECODER, AutoModelForCausalLM), ("mlm", ENCODER, AutoModelForMaskedLM)]
+    "task, flags, kind",
+    [("clm", DECODER, AutoModelForCausalLM), ("mlm", ENCODER, AutoModelForMaskedLM)],
 )
 def test_a_language_model_is_trained_on_with_its_own_head(tmp_path, text_file, task, flags, kind):
     """In memory and streamed, with what it forgets beside what it learns, before the first step and after the last."""
-    base, new = tmp_path / "base", tmp_path / "new.jsonl"  # the old texts are lines, and have no columns
+    base, new = (
+        tmp_path / "base",
+        tmp_path / "new.jsonl",
+    )  # the old texts are lines, and have no columns
     run(text_file, base, *flags, "--objective", "vanilla", "--task", task)
-    new.write_text("\n".join(f'{{"body": "ships sail north {number} times a year."}}' for number in range(60)))
-    for name, more in (("memory", ["--eval_on_start"]), ("stream", ["--streaming", "--shuffle_buffer_size", "20"])):
+    new.write_text(
+        "\n".join(f'{{"body": "ships sail north {number} times a year."}}' for number in range(60))
+    )
+    for name, more in (
+        ("memory", ["--eval_on_start"]),
+        ("stream", ["--streaming", "--shuffle_buffer_size", "20"]),
+    ):
         folder = tmp_path / name
-        given = [*"--text_column body --train_file".split(), new, "--eval_old_file", text_file, "--output_dir", folder]
-        main([*map(str, [*QUICK[3:], "--objective", "sampled_softmax", "--model_name_or_path", base, *given, *more])])
+        given = [
+            *"--text_column body --train_file".split(),
+            new,
+            "--eval_old_file",
+            text_file,
+            "--output_dir",
+            folder,
+        ]
+        main(
+            [
+                *map(
+                    str,
+                    [
+                        *QUICK[3:],
+                        "--objective",
+                        "sampled_softmax",
+                        "--model_name_or_path",
+                        base,
+                        *given,
+                        *more,
+                    ],
+                )
+            ]
+        )
         metrics = json.loads((folder / "eval_results.json").read_text())
-        assert {"eval_loss", "eval_old_loss", "eval_unseen_token_mass"} <= metrics.keys() and metrics["epoch"] > 0
+        assert {
+            "eval_loss",
+            "eval_old_loss",
+            "eval_unseen_token_mass",
+        } <= metrics.keys() and metrics["epoch"] > 0
         model = kind.from_pretrained(folder)
         assert type(model) is type(kind.from_pretrained(base))
         assert "drawn tokens (sampled softmax)" in (folder / "README.md").read_text()
     history = json.loads((tmp_path / "memory" / "trainer_state.json").read_text())["log_history"]
     before = {name: logs[name] for logs in history if logs["step"] == 0 for name in logs}
-    old, after = (json.loads((tmp_path / name / "eval_results.json").read_text()) for name in ("base", "memory"))
+    old, after = (
+        json.loads((tmp_path / name / "eval_results.json").read_text())
+        for name in ("base", "memory")
+    )
     assert before["eval_old_loss"] == pytest.approx(old["eval_loss"], abs=0.2)
-    assert before["eval_old_predicted_tokens"] < old["eval_predicted_tokens"]  # 5 of 20 %, as any earlier run holds out
+    assert (
+        before["eval_old_predicted_tokens"] < old["eval_predicted_tokens"]
+    )  # 5 of 20 %, as any earlier run holds out
     assert before["eval_loss"] > after["eval_loss"]
-    texts = [read_settings(tmp_path / name)["held_out_texts"] for name in ("base", "memory", "stream")]
+    texts = [
+        read_settings(tmp_path / name)["held_out_texts"] for name in ("base", "memory", "stream")
+    ]
     assert texts[0] != texts[1] == texts[2]
     settings = read_settings(tmp_path / "stream")  # a report shows what differs
     assert settings["data: streaming"] is True and settings["data: train_file"] == str(new)
@@ -205,8 +301,18 @@ def test_a_language_model_is_trained_on_with_its_own_head(tmp_path, text_file, t
 
 def test_a_run_counts_its_own_rows_and_seeds_its_stream(tmp_path, text_file):
     def made(name, *flags):
-        flags = [*QUICK, *DECODER, "--train_file", str(text_file), "--output_dir", str(tmp_path / name), *flags]
-        return make_trainer(*parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], flags))[0]
+        flags = [
+            *QUICK,
+            *DECODER,
+            "--train_file",
+            str(text_file),
+            "--output_dir",
+            str(tmp_path / name),
+            *flags,
+        ]
+        return make_trainer(
+            *parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], flags)
+        )[0]
 
     run = made("memory", "--objective", "sampled_softmax")
     counts = torch.zeros(run.head.size, dtype=torch.long)

@@ -34,10 +34,18 @@ def test_a_cell_may_be_a_document(tmp_path):
 
 
 def test_values_of_json_have_the_type_that_they_are_written_in(tmp_path):
-    first = '{"n": 1, "day": "2001-01-01", "id": 12345678901234567890, "cut": "\\ud83d\\ude00 \\ud83d"}'
+    first = (
+        '{"n": 1, "day": "2001-01-01", "id": 12345678901234567890, "cut": "\\ud83d\\ude00 \\ud83d"}'
+    )
     (tmp_path / "a.jsonl").write_text(f'{first}\n{{"n": 2.5, "more": [1]}}\n')
     assert read_rows(tmp_path / "a.jsonl").to_pylist() == [
-        {"n": 1.0, "day": "2001-01-01", "id": "12345678901234567890", "cut": "\U0001f600 ?", "more": None},
+        {
+            "n": 1.0,
+            "day": "2001-01-01",
+            "id": "12345678901234567890",
+            "cut": "\U0001f600 ?",
+            "more": None,
+        },
         {"n": 2.5, "day": None, "id": None, "cut": None, "more": [1]},
     ]
 
@@ -53,7 +61,10 @@ FAULTS = {
     "a.csv": [
         (b"text,n,text\na,1,b\n", "its header has 2 columns named 'text'"),
         (b"w" * 5_000_000 + b",n,n\n", "its header has 2 columns named 'n'"),
-        (b"w" * 5_000_000 + b",w" + b"w" * 4_999_999 + b"\n", "its header has 2 columns named 'www"),
+        (
+            b"w" * 5_000_000 + b",w" + b"w" * 4_999_999 + b"\n",
+            "its header has 2 columns named 'www",
+        ),
         (b"text,n\na,1\n\nb\n", "line 4 ends a row of 1 cells, the header has 2"),
         (b'text,n\na,1\n"b,2\nc,3\n', "the row after line 2 has an unpaired quotation mark"),
         (b'text,n\n"a" b,1\n', "the row after line 1 has an unpaired quotation mark"),
@@ -83,13 +94,17 @@ FAULTS = {
 IDS = [f"{name} {number}" for name in FAULTS for number in range(len(FAULTS[name]))]
 
 
-@pytest.mark.parametrize(("name", "content", "said"), [(name, *f) for name in FAULTS for f in FAULTS[name]], ids=IDS)
+@pytest.mark.parametrize(
+    ("name", "content", "said"), [(name, *f) for name in FAULTS for f in FAULTS[name]], ids=IDS
+)
 def test_a_fault_is_said_in_one_line_with_argument_and_file(name, content, said, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(OSError) as error:
         read_rows(tmp_path / name, "train_file")
     message = str(error.value)
-    assert message.startswith(f"train_file {str(tmp_path / name)!r} cannot be read as {name.split('.')[1]}: ")
+    assert message.startswith(
+        f"train_file {str(tmp_path / name)!r} cannot be read as {name.split('.')[1]}: "
+    )
     assert said in message and "\n" not in message and len(message) < 700
 
 
@@ -110,7 +125,9 @@ def test_a_bomb_is_refused_by_its_ratio(name, tmp_path, monkeypatch):
             list(documents_in_file(path, "train_file", "document", None))
         else:
             read_rows(path)
-    content = b"text\n" + os.urandom(200).hex().encode() * 40_000  # of repeated lines, 16 MB and a ratio of 250
+    content = (
+        b"text\n" + os.urandom(200).hex().encode() * 40_000
+    )  # of repeated lines, 16 MB and a ratio of 250
     path.write_bytes(gzip.compress(content))
     with opened(path) as file:
         assert file.read() == content
@@ -136,9 +153,13 @@ def test_names_stand_for_files_folders_and_globs(tmp_path, monkeypatch):
     os.symlink(tmp_path / "z" / "deep", "links/other")
     assert list(map(str, expand("a", ["links"]))) == ["links/other/c.jsonl.gz"]
     os.mkdir("empty")
-    faults = dict.fromkeys(("z/no.txt", "y*", "empty"), FileNotFoundError) | {"z/notes.md": ValueError}
+    faults = dict.fromkeys(("z/no.txt", "y*", "empty"), FileNotFoundError) | {
+        "z/notes.md": ValueError
+    }
     for name, error in faults.items():
         with pytest.raises(error, match=f"^train_file .*{name.replace('*', '.')}"):
             expand("train_file", [name])
-    with pytest.raises(ValueError, match="^train_file names '.*/z/a.csv' twice: its documents would count twice"):
+    with pytest.raises(
+        ValueError, match="^train_file names '.*/z/a.csv' twice: its documents would count twice"
+    ):
         expand("train_file", ["z/*.csv", "z"])

@@ -43,7 +43,9 @@ def rows_of(dataset) -> list[list[int]]:
 @pytest.mark.parametrize("name", ["clm", "mlm", "python"])
 def test_packing_equals_naive_concatenation(name, length, request, cache):
     tokenizer = ByT5Tokenizer() if name == "python" else request.getfixturevalue(name)
-    rows = tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), tokenizer, max_seq_length=length, cache_dir=cache)
+    rows = tokenize_and_pack(
+        Dataset.from_dict({"text": DOCUMENTS}), tokenizer, max_seq_length=length, cache_dir=cache
+    )
     assert rows.column_names == ["input_ids"]
     assert rows.features["input_ids"].feature.dtype == "int32"
     assert rows_of(rows) == naive_rows(naive_stream(tokenizer, DOCUMENTS), length)
@@ -53,7 +55,9 @@ def test_packing_equals_naive_concatenation(name, length, request, cache):
 def test_line_by_line(name, request, cache):
     tokenizer = request.getfixturevalue(name)
     texts = Dataset.from_dict({"text": ["", *DOCUMENTS, " "]})
-    rows = rows_of(tokenize_and_pack(texts, tokenizer, max_seq_length=20, line_by_line=True, cache_dir=cache))
+    rows = rows_of(
+        tokenize_and_pack(texts, tokenizer, max_seq_length=20, line_by_line=True, cache_dir=cache)
+    )
     for row, document in zip(rows, DOCUMENTS, strict=True):
         full = naive_stream(tokenizer, [document])
         assert row == (full if len(full) <= 20 else [*full[:19], full[-1]])
@@ -77,7 +81,10 @@ def test_of_too_many_open_rows_the_fullest_is_handed_out(monkeypatch):
 @pytest.mark.parametrize("processes", [1, 2])
 def test_documents_that_share_rows_are_whole_and_all_there(name, processes, request, cache):
     tokenizer, documents = request.getfixturevalue(name), DOCUMENTS * 40
-    texts, settings = Dataset.from_dict({"text": ["", *documents, " "]}), {"line_by_line": True, "share_rows": True}
+    texts, settings = (
+        Dataset.from_dict({"text": ["", *documents, " "]}),
+        {"line_by_line": True, "share_rows": True},
+    )
     settings |= {"num_proc": processes, "cache_dir": cache}
     rows = rows_of(tokenize_and_pack(texts, tokenizer, max_seq_length=256, **settings))
     end = tokenizer.sep_token_id if name == "mlm" else tokenizer.eos_token_id
@@ -88,7 +95,9 @@ def test_documents_that_share_rows_are_whole_and_all_there(name, processes, requ
         found += [row[start:stop] for start, stop in zip(ends[:-1], ends[1:], strict=True)]
     cut = [naive_stream(tokenizer, [document]) for document in documents]
     assert sorted(found) == sorted(row if len(row) <= 256 else [*row[:255], row[-1]] for row in cut)
-    assert sum(map(len, rows)) > 0.97 * 256 * len(rows)  # a tenth of it where each has a row of its own
+    assert sum(map(len, rows)) > 0.97 * 256 * len(
+        rows
+    )  # a tenth of it where each has a row of its own
 
 
 def test_documents_without_an_end_do_not_share_rows(cache):
@@ -97,13 +106,19 @@ def test_documents_without_an_end_do_not_share_rows(cache):
     settings = {"max_seq_length": 64, "line_by_line": True, "cache_dir": cache}
     said = "isolate_documents is True with line_by_line but the tokenizer has no end-of-text token"
     with pytest.raises(ValueError, match=said):
-        tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), tokenizer, share_rows=True, **settings)
-    rows = tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), tokenizer, **settings | {"max_seq_length": 5})
+        tokenize_and_pack(
+            Dataset.from_dict({"text": DOCUMENTS}), tokenizer, share_rows=True, **settings
+        )
+    rows = tokenize_and_pack(
+        Dataset.from_dict({"text": DOCUMENTS}), tokenizer, **settings | {"max_seq_length": 5}
+    )
     # No token stands beside one that it does not follow in the text.
     assert rows_of(rows) == [tokenizer(text)["input_ids"][:5] for text in DOCUMENTS if text]
 
 
-@pytest.mark.parametrize("settings", [{}, {"line_by_line": True}, {"line_by_line": True, "share_rows": True}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"line_by_line": True}, {"line_by_line": True, "share_rows": True}]
+)
 def test_stream_equals_memory(settings, clm, cache):
     texts = Dataset.from_dict({"text": DOCUMENTS * 40})  # more than are encoded at a time
     memory = tokenize_and_pack(texts, clm, max_seq_length=32, cache_dir=cache, **settings)
@@ -148,25 +163,37 @@ def test_second_call_finds_the_rows(clm, cache, encodings):
         return tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), clm, **settings)
 
     first = pack()
-    clm("a b c", truncation=True, max_length=2, padding="max_length")  # leaves its settings on the tokenizer
+    clm(
+        "a b c", truncation=True, max_length=2, padding="max_length"
+    )  # leaves its settings on the tokenizer
     second = pack(num_proc=2)
     assert len(encodings) == 1 and rows_of(first) == rows_of(second)
-    for number, settings in enumerate(({"overwrite_cache": True}, {"max_seq_length": 8}, {"line_by_line": True}), 2):
+    for number, settings in enumerate(
+        ({"overwrite_cache": True}, {"max_seq_length": 8}, {"line_by_line": True}), 2
+    ):
         pack(**settings)
         assert len(encodings) == number
-    assert first[0]["input_ids"].tolist() == second[0]["input_ids"].tolist()  # though its file was replaced
+    assert (
+        first[0]["input_ids"].tolist() == second[0]["input_ids"].tolist()
+    )  # though its file was replaced
 
 
 def test_a_saved_tokenizer_finds_the_rows(clm, tmp_path, cache, encodings):
     clm.save_pretrained(tmp_path / "tokenizer")
     for tokenizer in (clm, AutoTokenizer.from_pretrained(tmp_path / "tokenizer")):
-        tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), tokenizer, max_seq_length=16, cache_dir=cache)
+        tokenize_and_pack(
+            Dataset.from_dict({"text": DOCUMENTS}), tokenizer, max_seq_length=16, cache_dir=cache
+        )
     assert len(encodings) == 1
 
 
-def test_other_texts_tokenizers_and_versions_have_other_rows(clm, mlm, cache, encodings, monkeypatch):
+def test_other_texts_tokenizers_and_versions_have_other_rows(
+    clm, mlm, cache, encodings, monkeypatch
+):
     texts = Dataset.from_dict({"text": DOCUMENTS})
-    for number, (part, tokenizer) in enumerate(((texts, clm), (texts, mlm), (texts.select(range(50)), clm)), 1):
+    for number, (part, tokenizer) in enumerate(
+        ((texts, clm), (texts, mlm), (texts.select(range(50)), clm)), 1
+    ):
         rows = tokenize_and_pack(part, tokenizer, max_seq_length=16, cache_dir=cache)
         assert len(encodings) == number
         assert rows_of(rows) == naive_rows(naive_stream(tokenizer, part["text"]), 16)
@@ -179,7 +206,10 @@ def test_other_texts_tokenizers_and_versions_have_other_rows(clm, mlm, cache, en
 
 def test_rows_lie_next_to_the_texts_or_in_the_cache(clm, text_file, cache, tmp_path):
     texts = load_texts(DataArguments(train_file=[str(text_file)]), cache_dir=cache)["train"]
-    for found, folder in ((texts, cache), (Dataset.from_dict({"text": DOCUMENTS}), tmp_path / "library_cache")):
+    for found, folder in (
+        (texts, cache),
+        (Dataset.from_dict({"text": DOCUMENTS}), tmp_path / "library_cache"),
+    ):
         rows = tokenize_and_pack(found, clm, max_seq_length=16)
         assert rows.cache_files[0]["filename"].startswith(str(folder))
 
@@ -191,7 +221,9 @@ def test_check_token_ids(clm):
     stream = rows.select([1]).to_iterable_dataset()  # of which the tokenizer counts
     check_token_ids(stream, 300, clm)
     for refused in (rows, stream):
-        with pytest.raises(ValueError, match="id is 299 .* 299 rows .* has ids up to 299.*--resize_embeddings"):
+        with pytest.raises(
+            ValueError, match="id is 299 .* 299 rows .* has ids up to 299.*--resize_embeddings"
+        ):
             check_token_ids(refused, 299, clm)
     gaps = copy.deepcopy(clm)
     gaps.get_vocab = lambda: {"a": 0, "b": 329}
@@ -212,8 +244,13 @@ def test_unknown_tokens_are_said(mlm, clm, streamed, caplog):
         return caplog.text
 
     assert check(1, 100) == ""
-    assert "2.0% of the tokens are unknown to the tokenizer ([UNK]), so the model cannot learn" in check(2, 100)
-    with pytest.raises(ValueError, match=r"^51.0% of the tokens are unknown .* or train one on them"):
+    assert (
+        "2.0% of the tokens are unknown to the tokenizer ([UNK]), so the model cannot learn"
+        in check(2, 100)
+    )
+    with pytest.raises(
+        ValueError, match=r"^51.0% of the tokens are unknown .* or train one on them"
+    ):
         check(51, 100)
     gpt2 = copy.deepcopy(clm)
     gpt2.unk_token = gpt2.eos_token  # the end of a document is not unknown
@@ -228,7 +265,9 @@ def test_what_line_by_line_cuts_is_said(clm, cache, caplog, monkeypatch):
     said = f"1 of 3 documents are longer than max_seq_length, {limit}, and cut: {300 / sum(whole):.1f} % of tokens"
     assert said in caplog.text
     caplog.clear()
-    stream = tokenize_and_pack(texts.to_iterable_dataset(), clm, max_seq_length=limit, line_by_line=True)
+    stream = tokenize_and_pack(
+        texts.to_iterable_dataset(), clm, max_seq_length=limit, line_by_line=True
+    )
     monkeypatch.setattr(packing, "_FIRST_ROWS", 1)
     check_token_ids(stream, 300, clm)  # as before each training
     gc.collect()
@@ -244,16 +283,24 @@ def test_target_counts(clm, mlm_tokenizer):
     assert target_counts(rows, 7, "clm", clm).dtype == torch.int64
     padded = Dataset.from_dict({"input_ids": [[2, 2, 1, 2]], "attention_mask": [[0, 0, 1, 1]]})
     assert target_counts(padded, 3, "clm", clm).tolist() == [0, 0, 1]
-    of_mlm = target_counts(Dataset.from_dict({"input_ids": [[2, 5, 6], [9, 9, 3]]}), 10, "mlm", mlm_tokenizer)
+    of_mlm = target_counts(
+        Dataset.from_dict({"input_ids": [[2, 5, 6], [9, 9, 3]]}), 10, "mlm", mlm_tokenizer
+    )
     assert of_mlm.tolist() == [0, 0, 0, 0, 0, 1, 1, 0, 0, 2]
 
 
 @pytest.mark.parametrize("isolate", [False, True])
-def test_counts_of_packed_rows_are_those_of_the_targets_that_a_training_draws(clm, cache, isolate, tmp_path):
-    rows = tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), clm, max_seq_length=16, cache_dir=cache)
+def test_counts_of_packed_rows_are_those_of_the_targets_that_a_training_draws(
+    clm, cache, isolate, tmp_path
+):
+    rows = tokenize_and_pack(
+        Dataset.from_dict({"text": DOCUMENTS}), clm, max_seq_length=16, cache_dir=cache
+    )
     model = GPT2Model(GPT2Config(n_embd=8, n_layer=1, n_head=1, n_positions=16, vocab_size=300))
     args = HeadlessTrainingArguments(str(tmp_path), isolate_documents=isolate, use_cpu=True)
-    labels = TargetMaker("clm", model, clm, args)({"input_ids": torch.tensor(rows["input_ids"][:])}, None)["labels"]
+    labels = TargetMaker("clm", model, clm, args)(
+        {"input_ids": torch.tensor(rows["input_ids"][:])}, None
+    )["labels"]
     expected = labels[labels >= 0].bincount(minlength=300)
     assert torch.equal(target_counts(rows, 300, "clm", clm, isolate), expected)
     chosen = rows.shuffle(seed=0).select(range(3))
@@ -263,7 +310,13 @@ def test_counts_of_packed_rows_are_those_of_the_targets_that_a_training_draws(cl
 @pytest.mark.parametrize("isolate", [False, True])
 @pytest.mark.parametrize("task", ["clm", "mlm"])
 @pytest.mark.parametrize(
-    "given", ["", "attention_mask", "special_tokens_mask attention_mask position_ids", "labels attention_mask"]
+    "given",
+    [
+        "",
+        "attention_mask",
+        "special_tokens_mask attention_mask position_ids",
+        "labels attention_mask",
+    ],
 )
 def test_counts_are_of_what_the_trainer_predicts(given, task, isolate, clm, mlm, tmp_path):
     """Padded rows, each token of which may be left out, a label of its own, or the beginning of a document."""
@@ -276,15 +329,23 @@ def test_counts_are_of_what_the_trainer_predicts(given, task, isolate, clm, mlm,
             row["labels"] = np.where(row["labels"], draw.integers(0, 300, length), -100)
         rows.append({name: values.tolist() for name, values in row.items()})
     model = tiny_model(task, 300)
-    args = HeadlessTrainingArguments(str(tmp_path), isolate_documents=isolate, mlm_probability=0.999, use_cpu=True)
-    labels = TargetMaker(task, model, tokenizer, args)(PaddingCollator(tokenizer)(rows), None)["labels"]
+    args = HeadlessTrainingArguments(
+        str(tmp_path), isolate_documents=isolate, mlm_probability=0.999, use_cpu=True
+    )
+    labels = TargetMaker(task, model, tokenizer, args)(PaddingCollator(tokenizer)(rows), None)[
+        "labels"
+    ]
     naive = labels[labels >= 0].bincount(minlength=300)
-    assert naive.any() and torch.equal(target_counts(Dataset.from_list(rows), 300, task, tokenizer, isolate), naive)
+    assert naive.any() and torch.equal(
+        target_counts(Dataset.from_list(rows), 300, task, tokenizer, isolate), naive
+    )
 
 
 @pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
 def test_rows_of_one_length_are_stacked(kind, clm):
-    batch = PaddingCollator(clm)([{"input_ids": kind([1, 2]), "text": "x", "idx": 3}, {"input_ids": kind([3, 4])}])
+    batch = PaddingCollator(clm)(
+        [{"input_ids": kind([1, 2]), "text": "x", "idx": 3}, {"input_ids": kind([3, 4])}]
+    )
     assert list(batch) == ["input_ids"]
     assert batch["input_ids"].dtype == torch.int64
     assert batch["input_ids"].tolist() == [[1, 2], [3, 4]]
@@ -296,7 +357,9 @@ def test_rows_are_padded_to_the_longest(mlm):
     rows += [{"input_ids": [8]} | {name: [9] for name in names}]
     given = [row | {"attention_mask": [0] * len(row["input_ids"])} for row in rows]
     assert PaddingCollator(mlm)(given)["attention_mask"].tolist() == [[0, 0, 0]] * 2
-    assert PaddingCollator(None)([{"input_ids": [1, 2]}, {"input_ids": [3]}])["input_ids"].tolist() == [[1, 2], [3, 0]]
+    assert PaddingCollator(None)([{"input_ids": [1, 2]}, {"input_ids": [3]}])[
+        "input_ids"
+    ].tolist() == [[1, 2], [3, 0]]
     batch = PaddingCollator(mlm)(rows)
     assert {name: tensor.tolist() for name, tensor in batch.items()} == {
         "input_ids": [[5, 6, 7], [8, mlm.pad_token_id, mlm.pad_token_id]], "attention_mask": [[1, 1, 1], [1, 0, 0]],

@@ -26,7 +26,11 @@ def flipped(place: int):
     return lambda data: data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
 
 
-DAMAGES = {"empty": lambda data: b"", "half": lambda data: data[: len(data) // 2], "end": lambda data: data[:-1]}
+DAMAGES = {
+    "empty": lambda data: b"",
+    "half": lambda data: data[: len(data) // 2],
+    "end": lambda data: data[:-1],
+}
 DAMAGES |= {f"bit {place}": flipped(place) for place in (0, 100, 2000, 8200, 8230, 8240)}
 
 
@@ -62,8 +66,12 @@ def test_what_prepares_data_says_that_it_goes_on(tmp_path, monkeypatch):
         do(*args, **settings)
         return len(told)
 
-    assert count(find_or_write, [tmp_path / "rows.arrow"], tables, FEATURES) == 3  # two tables and the checksum
-    assert count(find_or_write, [tmp_path / "rows.arrow"], tables, FEATURES) == 1  # which is compared
+    assert (
+        count(find_or_write, [tmp_path / "rows.arrow"], tables, FEATURES) == 3
+    )  # two tables and the checksum
+    assert (
+        count(find_or_write, [tmp_path / "rows.arrow"], tables, FEATURES) == 1
+    )  # which is compared
     assert count(train_tokenizer, ["a b"] * 130, vocab_size=300) == 3
     for content, progress in ((b"", 1), (b"", 0), (b"more", 1)):  # of the run that is waited for
         unfinished.write_bytes(content)
@@ -82,7 +90,9 @@ def make(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_one_of_two_runs_writes_and_the_other_waits(tmp_path):
-    runs = [multiprocessing.get_context("fork").Process(target=make, args=(tmp_path,)) for _ in range(2)]
+    runs = [
+        multiprocessing.get_context("fork").Process(target=make, args=(tmp_path,)) for _ in range(2)
+    ]
     for run in runs:
         run.start()
     for run in runs:

@@ -29,8 +29,14 @@ def test_similar_lengths_share_a_step_and_every_row_comes_once():
 
 def test_the_order_depends_on_seed_and_epoch_alone():
     lengths = np.arange(100)
-    assert order_of(lengths, 8, 0, 1.0) == order_of(lengths, 8, 0, 1.75)  # begun anew in the middle of it
-    assert order_of(lengths, 8, 0, None) == order_of(lengths, 8, 0, 0.0) != order_of(lengths, 8, 0, 1.0)
+    assert order_of(lengths, 8, 0, 1.0) == order_of(
+        lengths, 8, 0, 1.75
+    )  # begun anew in the middle of it
+    assert (
+        order_of(lengths, 8, 0, None)
+        == order_of(lengths, 8, 0, 0.0)
+        != order_of(lengths, 8, 0, 1.0)
+    )
     assert order_of(lengths, 8, 0, 1.0) != order_of(lengths, 8, 1, 1.0)
 
 
@@ -43,9 +49,14 @@ def test_rows_left_over_are_neither_long_nor_short():
 @pytest.mark.parametrize("column", [None, "length", "tokens"])
 def test_lengths_of_rows(column):
     lengths = [3, 1, 7, 2, 9]
-    data = Dataset.from_dict({"input_ids": [list(range(length)) for length in lengths], "tokens": [5, 4, 3, 2, 1]})
+    data = Dataset.from_dict(
+        {"input_ids": [list(range(length)) for length in lengths], "tokens": [5, 4, 3, 2, 1]}
+    )
     want = [5, 4, 3, 2, 1] if column == "tokens" else lengths
     assert row_lengths(data, column).tolist() == want
-    assert row_lengths(data.with_format("numpy").select([4, 0]), column).tolist() == [want[4], want[0]]
+    assert row_lengths(data.with_format("numpy").select([4, 0]), column).tolist() == [
+        want[4],
+        want[0],
+    ]
     assert row_lengths(list(data), column).tolist() == lengths
     assert row_lengths(data.select([]), column).tolist() == []

@@ -30,7 +30,9 @@ def source(documents=DOCUMENTS, files: int = 3):
     """A stream whose files are as equal as they can be, or are given as lists."""
     if isinstance(documents[0], list):
         return concatenate_datasets([source(part, 1) for part in documents])
-    return Dataset.from_dict({"text": documents}).to_iterable_dataset(num_shards=min(files, len(documents)))
+    return Dataset.from_dict({"text": documents}).to_iterable_dataset(
+        num_shards=min(files, len(documents))
+    )
 
 
 def stream(tokenizer, texts=None, dealt=(), **settings) -> PackedStream:
@@ -64,16 +66,22 @@ def test_unshuffled_rows_are_the_texts_cut_at_equal_lengths(clm_tokenizer, size)
     assert sum(rows, []) == (tokens + tokens)[: 8 * count] and len(tokens) % 8
 
 
-@pytest.mark.parametrize("documents", [DOCUMENTS, DOCUMENTS[:1], [["a"], ["b"], ["c"], ["d"]], [DOCUMENTS[:40], ["x"]]])
+@pytest.mark.parametrize(
+    "documents", [DOCUMENTS, DOCUMENTS[:1], [["a"], ["b"], ["c"], ["d"]], [DOCUMENTS[:40], ["x"]]]
+)
 @pytest.mark.parametrize(("processes", "workers"), [(1, 1), (1, 2), (2, 1), (3, 2)])
 @pytest.mark.parametrize("size", [0, 6, 1000])
 @pytest.mark.parametrize("files_each", [16, 1])
-def test_every_document_once_in_a_pass(clm_tokenizer, monkeypatch, documents, processes, workers, size, files_each):
+def test_every_document_once_in_a_pass(
+    clm_tokenizer, monkeypatch, documents, processes, workers, size, files_each
+):
     monkeypatch.setattr(streaming, "_FILES_FOR_EACH_READER", files_each)
     texts = source(documents)
     seen, readers = {0: Counter(), 1: Counter()}, 0
     for process in range(processes):
-        packed = stream(clm_tokenizer, texts, (process, processes, workers), shuffle_buffer_size=size, **WHOLE)
+        packed = stream(
+            clm_tokenizer, texts, (process, processes, workers), shuffle_buffer_size=size, **WHOLE
+        )
         for reader in range(workers):
             rows = itertools.takewhile(lambda row: row[1].epoch < 2, packed._rows(reader))
             try:
@@ -118,7 +126,9 @@ def test_documents_that_share_rows_come_once_in_a_pass(clm_tokenizer, processes)
     """Whole, in rows that are nearly full."""
     seen, rows = Counter(), []
     for process in range(processes):
-        packed = stream(clm_tokenizer, dealt=(process, processes), shuffle_buffer_size=1000, **SHARING)
+        packed = stream(
+            clm_tokenizer, dealt=(process, processes), shuffle_buffer_size=1000, **SHARING
+        )
         rows += [row["input_ids"].tolist() for row in one_pass(packed)]
     end = clm_tokenizer.eos_token_id
     assert all(row[-1] == end and len(row) <= 64 for row in rows)
@@ -130,13 +140,19 @@ def test_documents_that_share_rows_come_once_in_a_pass(clm_tokenizer, processes)
 
 def order(tokenizer, epoch: int = 0, files: int = 1, **settings) -> list[int]:
     packed = stream(tokenizer, source(files=files), **WHOLE, **settings)
-    return [DOCUMENTS.index(text) for text in documents_of(one_pass(packed, epoch=epoch), tokenizer)]
+    return [
+        DOCUMENTS.index(text) for text in documents_of(one_pass(packed, epoch=epoch), tokenizer)
+    ]
 
 
 def test_documents_are_shuffled_inside_their_blocks(clm_tokenizer):
     shuffled = order(clm_tokenizer, shuffle_buffer_size=10)
-    assert shuffled != list(range(50)) and [number // 10 for number in shuffled] == [i // 10 for i in range(50)]
-    within = [tuple(number % 10 for number in shuffled[start : start + 10]) for start in range(0, 50, 10)]
+    assert shuffled != list(range(50)) and [number // 10 for number in shuffled] == [
+        i // 10 for i in range(50)
+    ]
+    within = [
+        tuple(number % 10 for number in shuffled[start : start + 10]) for start in range(0, 50, 10)
+    ]
     assert len(set(within)) == 5, "each block has an order of its own"
     assert shuffled == order(clm_tokenizer, shuffle_buffer_size=10)
     assert shuffled != order(clm_tokenizer, shuffle_buffer_size=10, seed=1)
@@ -145,16 +161,25 @@ def test_documents_are_shuffled_inside_their_blocks(clm_tokenizer):
 
 def test_files_are_shuffled_anew_in_each_pass(clm_tokenizer):
     orders = {
-        tuple(number // 10 for number in order(clm_tokenizer, epoch=epoch, files=5, shuffle_buffer_size=100))
+        tuple(
+            number // 10
+            for number in order(clm_tokenizer, epoch=epoch, files=5, shuffle_buffer_size=100)
+        )
         for epoch in range(3)
     }
-    assert len(orders) == 3 and all(len(list(itertools.groupby(numbers))) == 5 for numbers in orders)
+    assert len(orders) == 3 and all(
+        len(list(itertools.groupby(numbers))) == 5 for numbers in orders
+    )
     assert order(clm_tokenizer, files=5, shuffle_buffer_size=0) == list(range(50))
 
 
 def test_many_files_are_shared_out_whole(clm_tokenizer, monkeypatch):
     read, blocks = [], TextStream.blocks
-    monkeypatch.setattr(TextStream, "blocks", lambda self, file, *args: read.append(file) or blocks(self, file, *args))
+    monkeypatch.setattr(
+        TextStream,
+        "blocks",
+        lambda self, file, *args: read.append(file) or blocks(self, file, *args),
+    )
     for process in range(2):
         one_pass(stream(clm_tokenizer, source(files=32), (process, 2), **WHOLE))
         assert len(set(read)) == 16 * (process + 1)
@@ -182,13 +207,17 @@ def test_what_was_used_is_not_encoded_again(clm_tokenizer, monkeypatch):
 def test_batches_of_workers_go_on_in_turn(clm_tokenizer, workers):
     def taken(packed, count):
         collate = partial(collate_placed, PaddingCollator(clm_tokenizer))
-        batches = list(itertools.islice(DataLoader(packed, 4, num_workers=workers, collate_fn=collate), count))
+        batches = list(
+            itertools.islice(DataLoader(packed, 4, num_workers=workers, collate_fn=collate), count)
+        )
         for batch in batches:
             packed.advance(batch[PLACE])
         return [batch["input_ids"].tolist() for batch in batches]
 
     def dealt():
-        packed = pickle.loads(pickle.dumps(stream(clm_tokenizer)))  # as a worker that is not forked gets it
+        packed = pickle.loads(
+            pickle.dumps(stream(clm_tokenizer))
+        )  # as a worker that is not forked gets it
         packed.deal(workers=max(1, workers))
         return packed
 
@@ -203,7 +232,11 @@ def test_batches_of_workers_go_on_in_turn(clm_tokenizer, workers):
 
 
 LINES = ["".join(f"{document}\n" for document in DOCUMENTS[start::2]) for start in (0, 1)]
-LINES[0] = LINES[0] * (300_000 // len(LINES[0])) + "in the middle\n" + LINES[0] * (300_000 // len(LINES[0]))
+LINES[0] = (
+    LINES[0] * (300_000 // len(LINES[0]))
+    + "in the middle\n"
+    + LINES[0] * (300_000 // len(LINES[0]))
+)
 CHANGES = {
     "cut": {"0.txt": LINES[0][:-1], "1.txt": LINES[1]},
     "altered": {"0.txt": LINES[0].replace("in the middle", "IN THE MIDDLE"), "1.txt": LINES[1]},
@@ -221,13 +254,17 @@ def test_a_stream_goes_on_over_the_same_files_alone(change, tmp_path, clm_tokeni
         (tmp_path / folder).mkdir()
         for name, text in files.items():
             (tmp_path / folder / name).write_text(text)
-        named = {kind: str(tmp_path / folder) if kind == "dataset_name" else [str(tmp_path / folder)]}
+        named = {
+            kind: str(tmp_path / folder) if kind == "dataset_name" else [str(tmp_path / folder)]
+        }
         args = DataArguments(**named, validation_split_percentage=20, streaming=True)
         return stream(clm_tokenizer, load_texts(args)["train"])
 
     saved = over("a", {"0.txt": LINES[0], "1.txt": LINES[1]}).state_dict()
     over("same", {"0.txt": LINES[0], "1.txt": LINES[1]}).load_state_dict(saved)
-    with pytest.raises(ValueError, match="hash of the files is .* but the checkpoint.s stream was read with"):
+    with pytest.raises(
+        ValueError, match="hash of the files is .* but the checkpoint.s stream was read with"
+    ):
         over(change, CHANGES[change]).load_state_dict(saved)
     assert saved["settings"]["sample_by and text_column"] == ["line", None]
     saved = over("folder", {"0.txt": LINES[0], "1.txt": LINES[1]}, "dataset_name").state_dict()
@@ -237,12 +274,16 @@ def test_a_stream_goes_on_over_the_same_files_alone(change, tmp_path, clm_tokeni
 
 def test_a_stream_ends_where_it_finds_less_than_a_row(clm_tokenizer):
     tokens = len(naive_stream(clm_tokenizer, DOCUMENTS))
-    message = f"max_seq_length is 4096 but a reader of the stream finds {tokens} tokens in all texts"
+    message = (
+        f"max_seq_length is 4096 but a reader of the stream finds {tokens} tokens in all texts"
+    )
     with pytest.raises(ValueError, match=message):
         next(iter(stream(clm_tokenizer, max_seq_length=4096)))
     assert len(next(iter(stream(clm_tokenizer, max_seq_length=tokens)))["input_ids"]) == tokens
     packed = stream(clm_tokenizer, source(["a"], 1), (1, 2), line_by_line=True)
-    with pytest.raises(ValueError, match="a reader of the stream finds 0 tokens.*--dataloader_num_workers"):
+    with pytest.raises(
+        ValueError, match="a reader of the stream finds 0 tokens.*--dataloader_num_workers"
+    ):
         next(iter(packed))
 
 
@@ -251,17 +292,28 @@ OTHERS = [
     ((0, 1, 3), {}, "dataloader_num_workers is 3 but the checkpoint.s stream was read with 1"),
     ((0, 1, 1), {"max_seq_length": 9}, "max_seq_length is 9 but .* was read with 8"),
     ((0, 1, 1), {"line_by_line": True}, "line_by_line is True but .* was read with False"),
-    ((0, 1, 1), {"share_rows": True}, "isolate_documents with line_by_line is True but .* was read with False"),
+    (
+        (0, 1, 1),
+        {"share_rows": True},
+        "isolate_documents with line_by_line is True but .* was read with False",
+    ),
     ((0, 1, 1), {"shuffle_buffer_size": 7}, "shuffle_buffer_size is 7 but .* was read with 6"),
     ((0, 1, 1), {"seed": 4}, "data_seed is 4 but .* was read with 0"),
     ((0, 1, 1), {"texts": source(files=2)}, "number of files is 2 but .* was read with 3"),
-    ((0, 1, 1), {"texts": TextStream(source(), share=0.1)}, "validation_split_percentage is 10.0 but .* read with 0.0"),
+    (
+        (0, 1, 1),
+        {"texts": TextStream(source(), share=0.1)},
+        "validation_split_percentage is 10.0 but .* read with 0.0",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("dealt", "settings", "message"), OTHERS)
 def test_a_place_means_nothing_under_other_settings(clm_tokenizer, dealt, settings, message):
-    state, other = stream(clm_tokenizer).state_dict(), stream(clm_tokenizer, dealt=dealt, **settings)
+    state, other = (
+        stream(clm_tokenizer).state_dict(),
+        stream(clm_tokenizer, dealt=dealt, **settings),
+    )
     lower = copy.deepcopy(clm_tokenizer)
     lower.backend_tokenizer.normalizer = Lowercase()  # the same vocabulary, but other tokens
     with pytest.raises(ValueError, match="hash of the tokenizer is"):

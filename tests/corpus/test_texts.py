@@ -16,15 +16,26 @@ from row_files import DOCUMENTS, write_rows
 
 from headless_trainer.arguments import DataArguments
 from headless_trainer.corpus import documents
-from headless_trainer.corpus.documents import TextStream, batches_by_size, pieces, read_documents, split
+from headless_trainer.corpus.documents import (
+    TextStream,
+    batches_by_size,
+    pieces,
+    read_documents,
+    split,
+)
 from headless_trainer.corpus.texts import load_texts
 
 BOTH = pytest.mark.parametrize("streaming", [False, True])
 
 
 def load(names, cache, held_out=None, **settings):
-    args = DataArguments(train_file=list(map(str, names)), validation_file=held_out and [str(held_out)], **settings)
-    return {name: [row["text"] for row in part] for name, part in load_texts(args, cache_dir=cache).items()}
+    args = DataArguments(
+        train_file=list(map(str, names)), validation_file=held_out and [str(held_out)], **settings
+    )
+    return {
+        name: [row["text"] for row in part]
+        for name, part in load_texts(args, cache_dir=cache).items()
+    }
 
 
 def write(path, texts, column="text"):
@@ -32,10 +43,14 @@ def write(path, texts, column="text"):
 
 
 @BOTH
-@pytest.mark.parametrize("kind", ["txt", "json", "jsonl", "csv", "tsv", "parquet", "txt.gz", "json.gz", "csv.gz"])
+@pytest.mark.parametrize(
+    "kind", ["txt", "json", "jsonl", "csv", "tsv", "parquet", "txt.gz", "json.gz", "csv.gz"]
+)
 def test_formats(kind, streaming, tmp_path, cache):
     train = write(tmp_path / f"a.{kind}", DOCUMENTS[:20])
-    texts = load([train], cache, write(tmp_path / f"v.{kind}", DOCUMENTS[20:25]), streaming=streaming)
+    texts = load(
+        [train], cache, write(tmp_path / f"v.{kind}", DOCUMENTS[20:25]), streaming=streaming
+    )
     assert texts == {"train": DOCUMENTS[:20], "validation": DOCUMENTS[20:25]}
 
 
@@ -69,7 +84,9 @@ def test_the_same_documents_are_held_out_however_they_are_read(tmp_path, cache, 
         paths = [tmp_path / f"{file}_{files}.{kind}" for file in range(files)]
         for file, path in enumerate(paths):
             write(path, texts[file::files])
-        parts = load(paths[::order], cache, streaming=streaming, validation_split_percentage=percentage)
+        parts = load(
+            paths[::order], cache, streaming=streaming, validation_split_percentage=percentage
+        )
         train, validation = map(Counter, parts.values())
         assert train + validation == Counter(texts) and not train & validation
         held_out.append(validation)
@@ -80,9 +97,16 @@ def test_the_same_documents_are_held_out_however_they_are_read(tmp_path, cache, 
 
 def test_the_rule_of_the_split_never_changes():
     """Of the text as UTF-8, and the same on every machine: another rule would hold out what a run has trained on."""
-    hashes = {"a": 1426945110, "Der M\u00fcller": 642393988, "\u6f22\u5b57": 2845645495, "x" * 1000: 1941755927}
+    hashes = {
+        "a": 1426945110,
+        "Der M\u00fcller": 642393988,
+        "\u6f22\u5b57": 2845645495,
+        "x" * 1000: 1941755927,
+    }
     raw = pa.table({"text": list(hashes), "position": [None] * 4}, schema=documents.RAW)
-    pieces = pa.table({"text": list(hashes), "position": [7] * 4}, schema=documents.RAW)  # of one that is too long
+    pieces = pa.table(
+        {"text": list(hashes), "position": [7] * 4}, schema=documents.RAW
+    )  # of one that is too long
     for place in hashes.values():
         for share in (place / 2**32, (place + 1) / 2**32):
             held_out = [text for text, hashed in hashes.items() if hashed < share * 2**32]
@@ -104,8 +128,13 @@ def test_no_word_of_a_csv_file_is_taken_for_a_missing_document(streaming, tmp_pa
     path = tmp_path / "a.csv"
     texts = ["NA", "null", "None", "nan", "N/A", "a, b", 'a "b"', "two\nlines"]
     with open(path, "w", newline="") as file:
-        csv.writer(file).writerows([["score", "body"], *(["", text] for text in [*texts, ""]), [1.5, "end"]])
-    assert load([path], cache, path, streaming=streaming, text_column="body")["train"] == [*texts, "end"]
+        csv.writer(file).writerows(
+            [["score", "body"], *(["", text] for text in [*texts, ""]), [1.5, "end"]]
+        )
+    assert load([path], cache, path, streaming=streaming, text_column="body")["train"] == [
+        *texts,
+        "end",
+    ]
 
 
 @BOTH
@@ -121,9 +150,15 @@ def test_byte_order_marks_are_no_text(kind, streaming, tmp_path, cache):
 def test_text_columns(tmp_path, cache, caplog):
     path = write(tmp_path / "a.jsonl", ["hello", "world"], column="phrase")
     caplog.set_level("INFO", "headless_trainer")
-    assert load([path], cache, path)["train"] == ["hello", "world"]  # the only column with text is found
+    assert load([path], cache, path)["train"] == [
+        "hello",
+        "world",
+    ]  # the only column with text is found
     assert load([path], cache, path, text_column="phrase")["train"] == ["hello", "world"]
-    pq.write_table(pa.table({"text": pa.array(["x", None, " \n", "y"], pa.large_string())}), tmp_path / "a.parquet")
+    pq.write_table(
+        pa.table({"text": pa.array(["x", None, " \n", "y"], pa.large_string())}),
+        tmp_path / "a.parquet",
+    )
     assert load([tmp_path / "a.parquet"], cache, tmp_path / "a.parquet")["train"] == ["x", "y"]
     assert "the column 'phrase'" in caplog.text and "the column 'text'" not in caplog.text
 
@@ -151,20 +186,36 @@ FAULTS = [
 
 
 @BOTH
-@pytest.mark.parametrize(("settings", "error", "message"), FAULTS, ids=[str(row[0]) for row in FAULTS])
+@pytest.mark.parametrize(
+    ("settings", "error", "message"), FAULTS, ids=[str(row[0]) for row in FAULTS]
+)
 def test_faults(settings, error, message, streaming, tmp_path, cache, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt.gz", "a.txt", "a.csv", "a.jsonl"):
         write(tmp_path / name, DOCUMENTS[:3])
     content = gzip.compress("\n".join(DOCUMENTS).encode())[:-20]
-    contents = {"a.tar": b"x", "empty.txt": b"", "empty.csv": b"", "blank.txt": b"\n \n", "one.txt": b"one\n"}
-    contents |= {"two.csv": b"one,two\na,b\n", "semicolon.csv": b"text;label\na;x\n", "cut.txt.gz": content}
+    contents = {
+        "a.tar": b"x",
+        "empty.txt": b"",
+        "empty.csv": b"",
+        "blank.txt": b"\n \n",
+        "one.txt": b"one\n",
+    }
+    contents |= {
+        "two.csv": b"one,two\na,b\n",
+        "semicolon.csv": b"text;label\na;x\n",
+        "cut.txt.gz": content,
+    }
     contents |= {"broken.jsonl": b'{"text": "a"\n}{', "latin.txt": b"one\nM\xfcller\n"}
-    contents["other.jsonl"] = b'{"text": "a"}\n' * 2_000 + b'{"text": 1}\n' * 10  # beyond what tells the columns
+    contents["other.jsonl"] = (
+        b'{"text": "a"}\n' * 2_000 + b'{"text": 1}\n' * 10
+    )  # beyond what tells the columns
     for name, each in contents.items():
         (tmp_path / name).write_bytes(each)
     with pytest.raises(error, match=message):
-        for part in load_texts(DataArguments(streaming=streaming, **settings), cache_dir=cache).values():
+        for part in load_texts(
+            DataArguments(streaming=streaming, **settings), cache_dir=cache
+        ).values():
             list(part)
     assert not list(tmp_path.rglob("*.incomplete"))
 
@@ -189,7 +240,9 @@ def test_hub_dataset(monkeypatch, cache):
     args = DataArguments(dataset_name="a/b", dataset_config_name="c", dataset_revision="r")
     parts = {"train": part, "validation": part.select(range(5, 0, -1)), "test": part}
     texts = load_texts(args, token="secret", cache_dir=cache)
-    assert asked == dict(name="a/b", config="c", revision="r", streaming=False, cache_dir=cache, token="secret")
+    assert asked == dict(
+        name="a/b", config="c", revision="r", streaming=False, cache_dir=cache, token="secret"
+    )
     assert texts["train"]["text"] == DOCUMENTS and texts["validation"]["text"] == DOCUMENTS[5:0:-1]
     assert set(texts) == {"train", "validation"} and texts["train"].column_names == ["text"]
     parts = {"train": part}
@@ -211,8 +264,13 @@ def test_two_folders_of_one_name_are_two_datasets(streaming, tmp_path, cache):
             (folder / "README.md").write_text(described)
             folder.with_name("real").mkdir()
             (folder / "link").symlink_to(folder.with_name("real"))
-        write(folder.with_name("real") / "rows.jsonl", rows := [f"{text} {number}" for number in range(20)])
-        args = DataArguments(dataset_name=str(folder), validation_split_percentage=50, streaming=streaming)
+        write(
+            folder.with_name("real") / "rows.jsonl",
+            rows := [f"{text} {number}" for number in range(20)],
+        )
+        args = DataArguments(
+            dataset_name=str(folder), validation_split_percentage=50, streaming=streaming
+        )
         texts = load_texts(args, cache_dir=cache)
         assert sorted(row["text"] for part in texts.values() for row in part) == sorted(rows)
 
@@ -239,15 +297,24 @@ class Counted(io.StringIO):
         return super().read(size)
 
 
-LONG = [" ".join(f"word{i * j % 97}" for j in range(1 + (i * 7) % 5 + 60 * (i % 9 == 4))) for i in range(40)]
+LONG = [
+    " ".join(f"word{i * j % 97}" for j in range(1 + (i * 7) % 5 + 60 * (i % 9 == 4)))
+    for i in range(40)
+]
 
 
 @pytest.mark.parametrize("sample_by", ["line", "paragraph", "document"])
-@pytest.mark.parametrize("text", ["\n\n\n".join(LONG) + "\n", "0" * 1000, "a\n" + "b c\n" * 100 + "\n\nd", ""])
+@pytest.mark.parametrize(
+    "text", ["\n\n\n".join(LONG) + "\n", "0" * 1000, "a\n" + "b c\n" * 100 + "\n\nd", ""]
+)
 def test_files_are_read_in_bounded_blocks(sample_by, text, monkeypatch):
     monkeypatch.setattr(documents, "LONGEST", 60)
     paragraphs = [part for part in re.split("\n\n+", text.rstrip("\n")) if part]
-    whole = {"line": text.removesuffix("\n").split("\n"), "paragraph": paragraphs, "document": [text]}[sample_by]
+    whole = {
+        "line": text.removesuffix("\n").split("\n"),
+        "paragraph": paragraphs,
+        "document": [text],
+    }[sample_by]
     got = [document for some, _ in read_documents(Counted(text), sample_by) for document in some]
     assert got == ([piece for document in whole for piece in pieces(document)] if text else [])
 
@@ -258,17 +325,28 @@ def test_long_documents_are_cut_alike_in_every_format(kind, tmp_path, cache, mon
     write(tmp_path / f"a.{kind}", LONG)
     expected = [piece for document in LONG for piece in pieces(document)]
     for streaming in (False, True):
-        assert load([tmp_path / f"a.{kind}"], cache, tmp_path / f"a.{kind}", streaming=streaming)["train"] == expected
-        parts = load([tmp_path / f"a.{kind}"], cache, streaming=streaming, validation_split_percentage=40)
+        assert (
+            load([tmp_path / f"a.{kind}"], cache, tmp_path / f"a.{kind}", streaming=streaming)[
+                "train"
+            ]
+            == expected
+        )
+        parts = load(
+            [tmp_path / f"a.{kind}"], cache, streaming=streaming, validation_split_percentage=40
+        )
         assert sorted(sum(parts.values(), [])) == sorted(expected)
         for cut in filter(lambda cut: len(cut) > 1, map(pieces, LONG)):
             sides = [name for name, texts in parts.items() for piece in cut if piece in texts]
-            assert len(sides) == len(cut) and len(set(sides)) == 1, "all pieces of a document are on one side"
+            assert len(sides) == len(cut) and len(set(sides)) == 1, (
+                "all pieces of a document are on one side"
+            )
 
 
 def test_blocks_of_a_stream(tmp_path, monkeypatch):
     write(tmp_path / "a.jsonl", ["x" * (1 + i % 7) for i in range(100)])
-    args = DataArguments(train_file=[str(tmp_path)], validation_file=[str(tmp_path)], streaming=True)
+    args = DataArguments(
+        train_file=[str(tmp_path)], validation_file=[str(tmp_path)], streaming=True
+    )
     stream = load_texts(args)["train"]
 
     def blocks(size, first=0):

@@ -13,9 +13,24 @@ from headless_trainer.corpus import tokenization
 from headless_trainer.corpus.encoding import DocumentEncoder
 from headless_trainer.corpus.tokenization import train_tokenizer
 
-NOUNS = ["trainer", "vector", "gradient", "négatives", "temperature", "数据", "don't", "x_1", "3.14", "(token)"]
+NOUNS = [
+    "trainer",
+    "vector",
+    "gradient",
+    "négatives",
+    "temperature",
+    "数据",
+    "don't",
+    "x_1",
+    "3.14",
+    "(token)",
+]
 NOUNS += ["learning", "headless", "language", "model", "weight", "embedding", "corpus", "sentence"]
-TEXTS = [f"The {a} of {b}, while {b} learns {i}:\n\tmore {a}!" for i, a in enumerate(NOUNS) for b in NOUNS]
+TEXTS = [
+    f"The {a} of {b}, while {b} learns {i}:\n\tmore {a}!"
+    for i, a in enumerate(NOUNS)
+    for b in NOUNS
+]
 
 # White space of all kinds, text of special tokens, combining marks, contractions, control characters.
 AWKWARD = [
@@ -29,9 +44,13 @@ def unigram_tokenizer() -> PreTrainedTokenizerFast:
     """SentencePiece-like: words are not independent, because a prefix is put before each document."""
     backend = Tokenizer(models.Unigram())
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=300, special_tokens=["<unk>", "</s>", "<pad>"], unk_token="<unk>")
+    trainer = trainers.UnigramTrainer(
+        vocab_size=300, special_tokens=["<unk>", "</s>", "<pad>"], unk_token="<unk>"
+    )
     backend.train_from_iterator(TEXTS, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token="<unk>", pad_token="<pad>")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="</s>", unk_token="<unk>", pad_token="<pad>"
+    )
 
 
 @pytest.mark.parametrize("task", ["clm", "mlm"])
@@ -47,7 +66,9 @@ def test_trained_tokenizer_has_the_size_and_the_specials(kind, size, task):
         assert ids[0] == tokenizer.cls_token_id and ids[-1] == tokenizer.sep_token_id
     else:
         assert tokenizer.eos_token == "<|endoftext|>" and tokenizer.mask_token is None
-        assert tokenizer.pad_token_id != tokenizer.eos_token_id  # padding is no target, the end of a document is one
+        assert (
+            tokenizer.pad_token_id != tokenizer.eos_token_id
+        )  # padding is no target, the end of a document is one
         assert not set(ids) & {tokenizer.eos_token_id, tokenizer.pad_token_id}
 
 
@@ -65,14 +86,24 @@ def test_words_are_what_stands_between_spaces():
     assert tokenizer.get_vocab() == {token: number for number, token in enumerate(tokens)}
     assert tokenizer("item/2\nitem-7 item-9")["input_ids"] == [4, 3, tokenizer.unk_token_id]
     assert tokenizer.decode([4, 3, 5]) == "item/2 item-7 ITEM-7"
-    assert len(train_tokenizer(histories, kind="words", vocab_size=5)) == 5  # the least frequent is left out
+    assert (
+        len(train_tokenizer(histories, kind="words", vocab_size=5)) == 5
+    )  # the least frequent is left out
 
 
 def test_training_is_deterministic_and_takes_datasets():
     dataset = Dataset.from_dict({"text": TEXTS})
     of_list = train_tokenizer(TEXTS, vocab_size=330)
-    for texts in (iter(TEXTS), dataset, dataset.to_iterable_dataset(), ({"text": text} for text in TEXTS)):
-        assert train_tokenizer(texts, vocab_size=330).backend_tokenizer.to_str() == of_list.backend_tokenizer.to_str()
+    for texts in (
+        iter(TEXTS),
+        dataset,
+        dataset.to_iterable_dataset(),
+        ({"text": text} for text in TEXTS),
+    ):
+        assert (
+            train_tokenizer(texts, vocab_size=330).backend_tokenizer.to_str()
+            == of_list.backend_tokenizer.to_str()
+        )
 
 
 @pytest.mark.slow
@@ -85,7 +116,9 @@ def test_wordpiece_is_the_same_in_every_process():
     assert runs[0].stdout == runs[1].stdout
     vocabulary = json.loads(runs[0].stdout)["model"]["vocab"]
     assert len(vocabulary) == 150 and any(token.startswith("##") for token in vocabulary)
-    assert not any(token["content"].startswith("##") for token in json.loads(runs[0].stdout)["added_tokens"])
+    assert not any(
+        token["content"].startswith("##") for token in json.loads(runs[0].stdout)["added_tokens"]
+    )
 
 
 def test_too_little_and_too_much_text_warn(caplog, monkeypatch):
@@ -125,9 +158,13 @@ def _tokenizers():
     yield "python", ByT5Tokenizer()
 
 
-@pytest.mark.parametrize("tokenizer", [pytest.param(tokenizer, id=name) for name, tokenizer in _tokenizers()])
+@pytest.mark.parametrize(
+    "tokenizer", [pytest.param(tokenizer, id=name) for name, tokenizer in _tokenizers()]
+)
 def test_encoder_equals_the_tokenizer(tokenizer):
-    tokenizer("a b c", truncation=True, max_length=2, padding="max_length")  # leaves its settings on a fast tokenizer
+    tokenizer(
+        "a b c", truncation=True, max_length=2, padding="max_length"
+    )  # leaves its settings on a fast tokenizer
     encode = DocumentEncoder(tokenizer)
     for documents in (TEXTS, AWKWARD, TEXTS[:3] + AWKWARD, []):
         ids, lengths = encode(documents)

@@ -32,7 +32,11 @@ from transformers import (
 )
 
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
-from headless_trainer.fine_tuning.classification_rows import ClassificationCollator, encode_rows, separator_of
+from headless_trainer.fine_tuning.classification_rows import (
+    ClassificationCollator,
+    encode_rows,
+    separator_of,
+)
 from headless_trainer.fine_tuning.classifiers import agree_on_tokens, load_classifier, load_config
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments
 from headless_trainer.fine_tuning.problems import MULTI_LABEL
@@ -53,7 +57,9 @@ LABELS = MULTI_LABEL.encode([[0], [], [1, 2], [0, 1, 2]] * 8, 3)  # any number o
 
 
 def encode(rows: list, labels: list, tokenizer, config, length: int = 32, task=TASKS["cola"]):
-    return encode_rows(Dataset.from_dict({"texts": rows, "label": labels}), task, tokenizer, config, length)
+    return encode_rows(
+        Dataset.from_dict({"texts": rows, "label": labels}), task, tokenizer, config, length
+    )
 
 
 def test_rows_of_an_encoder(mlm_tokenizer, caplog):
@@ -84,21 +90,32 @@ def test_rows_of_a_decoder_have_an_end_token_between_segments_and_no_segment_ids
     texts = [[["a river", "her letter"]], [["a", "b"]]]
     found = encode(texts, [0.5, 2.0], clm_tokenizer, GPT2Config(), task=TASKS["stsb"])
     assert clm_tokenizer.batch_decode(found[0]["input_ids"]) == ["a river<|endoftext|>her letter"]
-    assert "token_type_ids" not in found.column_names  # GPT-2 would look segment ids up among its tokens
+    assert (
+        "token_type_ids" not in found.column_names
+    )  # GPT-2 would look segment ids up among its tokens
     assert found["label"][:] == [0.5, 2.0] and found.features["label"] == Value("float32")
 
 
 def test_segment_ids_are_those_of_the_tokenizer():
-    backend = Tokenizer(models.WordLevel({"[PAD]": 0, "[SEP]": 1, "a": 2, "b": 3}, unk_token="[PAD]"))
+    backend = Tokenizer(
+        models.WordLevel({"[PAD]": 0, "[SEP]": 1, "a": 2, "b": 3}, unk_token="[PAD]")
+    )
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    bare = [PreTrainedTokenizerFast(tokenizer_object=backend, sep_token=name) for name in ("[SEP]", None)]
+    bare = [
+        PreTrainedTokenizerFast(tokenizer_object=backend, sep_token=name)
+        for name in ("[SEP]", None)
+    ]
     assert [*map(separator_of, bare)] == ["[SEP]", " "]
     backend.post_processor = processors.TemplateProcessing(
         single="$A [SEP]", pair="$A [SEP] $B:1 [SEP]:1", special_tokens=[("[SEP]", 1)]
     )
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", sep_token="[SEP]")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="[PAD]", sep_token="[SEP]"
+    )
     texts = [[["a", "b b"]], [["a b", "a"]]]
-    batch = ClassificationCollator(tokenizer)([row for row in encode(texts, [0, 1], tokenizer, BertConfig())])
+    batch = ClassificationCollator(tokenizer)(
+        [row for row in encode(texts, [0, 1], tokenizer, BertConfig())]
+    )
     assert batch["input_ids"].tolist() == [[2, 1, 3, 3, 1], [2, 3, 1, 2, 1]]
     assert batch["token_type_ids"].tolist() == [[0, 0, 1, 1, 1], [0, 0, 0, 1, 1]]
     assert "attention_mask" not in batch  # rows of one length need none
@@ -110,7 +127,10 @@ def test_candidates_follow_each_other_and_an_empty_text_is_one_padding_token(clm
     assert found[1]["input_ids"][1] == [clm_tokenizer.pad_token_id] and found["length"][:] == [3, 2]
     batch = ClassificationCollator(clm_tokenizer)([found[1], found[0]])
     lengths = batch["attention_mask"].sum(-1)
-    shown = [clm_tokenizer.decode(ids[:length]) for ids, length in zip(batch["input_ids"], lengths, strict=True)]
+    shown = [
+        clm_tokenizer.decode(ids[:length])
+        for ids, length in zip(batch["input_ids"], lengths, strict=True)
+    ]
     assert shown == ["ef", clm_tokenizer.pad_token, "a", "bcd"]
     assert batch["labels"].tolist() == [0, 1] and batch["labels"].dtype == torch.int64
 
@@ -121,7 +141,9 @@ def step_gradients(model, rows, tmp_path, split, **kwargs):
         tmp_path, per_device_train_batch_size=split[0], gradient_accumulation_steps=split[1], max_steps=1,
         learning_rate=0.0, max_grad_norm=0.0, save_strategy="no", dataloader_pin_memory=False, **QUIET,
     )  # fmt: skip
-    trainer = ClassificationTrainer(model, args, ClassificationCollator(None), train_dataset=rows, **kwargs)
+    trainer = ClassificationTrainer(
+        model, args, ClassificationCollator(None), train_dataset=rows, **kwargs
+    )
     gradients = Gradients()
     trainer.add_callback(gradients)
     trainer.train()
@@ -133,19 +155,25 @@ def naive(model, rows: Dataset, loss: str) -> dict[str, torch.Tensor]:
     model.zero_grad()
     scores, labels = [], torch.tensor(rows["label"][:])
     for row in rows:
-        scores.append(torch.cat([model(input_ids=torch.tensor([ids])).logits[0] for ids in row["input_ids"]]))
+        scores.append(
+            torch.cat([model(input_ids=torch.tensor([ids])).logits[0] for ids in row["input_ids"]])
+        )
     scores = torch.stack(scores)
     if labels.dim() == 2:
         value = torch.nn.BCEWithLogitsLoss()(scores, labels)
     elif labels.is_floating_point():
         value = torch.nn.MSELoss()(scores[:, 0], labels)
     elif loss == "cross_entropy":
-        value = torch.stack([-row.log_softmax(-1)[label] for row, label in zip(scores, labels, strict=True)]).mean()
+        value = torch.stack(
+            [-row.log_softmax(-1)[label] for row, label in zip(scores, labels, strict=True)]
+        ).mean()
     else:
         means = [F.cross_entropy(scores[labels == c], labels[labels == c]) for c in labels.unique()]
         value = sum(means) / len(means)
     value.backward()
-    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None} | {"loss": value.detach()}
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None} | {
+        "loss": value.detach()
+    }
 
 
 @pytest.mark.parametrize("make", [tiny_classifier, gpt2])
@@ -169,12 +197,16 @@ def test_any_split_of_a_step_has_the_gradient_of_all_its_rows(tmp_path, make, ki
 
 def test_scores_of_candidates_are_compared_within_their_row(tmp_path):
     rows, model = encoded_rows(CHOICES, candidates=2), tiny_classifier(num_labels=1).eval()
-    args = TrainingArguments(tmp_path, per_device_eval_batch_size=5, use_cpu=True, dataloader_pin_memory=False)
+    args = TrainingArguments(
+        tmp_path, per_device_eval_batch_size=5, use_cpu=True, dataloader_pin_memory=False
+    )
     output = ClassificationTrainer(model, args, ClassificationCollator(None)).predict(rows)
     assert output.predictions.shape == (32, 2) and output.label_ids.tolist() == CHOICES
     with torch.no_grad():
         for row, found in zip(rows, output.predictions, strict=True):
-            want = [model(input_ids=torch.tensor(each)[None]).logits.item() for each in row["input_ids"]]
+            want = [
+                model(input_ids=torch.tensor(each)[None]).logits.item() for each in row["input_ids"]
+            ]
             assert found.tolist() == pytest.approx(want, abs=1e-5)
 
 
@@ -189,11 +221,14 @@ def test_settings_that_cannot_work(tmp_path, loss, changes, message):
 
 
 @pytest.mark.parametrize(
-    "labels, outputs, loss", [(LABELS, 3, torch.nn.BCEWithLogitsLoss()), (NUMBERS, 1, torch.nn.MSELoss())]
+    "labels, outputs, loss",
+    [(LABELS, 3, torch.nn.BCEWithLogitsLoss()), (NUMBERS, 1, torch.nn.MSELoss())],
 )
 def test_the_loss_of_an_evaluation_is_that_of_torch(tmp_path, labels, outputs, loss):
     args = TrainingArguments(tmp_path, use_cpu=True, dataloader_pin_memory=False, disable_tqdm=True)
-    trainer = ClassificationTrainer(tiny_classifier(num_labels=outputs), args, ClassificationCollator(None))
+    trainer = ClassificationTrainer(
+        tiny_classifier(num_labels=outputs), args, ClassificationCollator(None)
+    )
     found = trainer.predict(encoded_rows(labels))
     scores, references = torch.from_numpy(found.predictions), torch.from_numpy(found.label_ids)
     want = loss(scores.reshape(references.shape), references).item()
@@ -204,7 +239,10 @@ def test_tf32_stays_off_beside_torch_compile_and_16_bit_weights_are_told(tmp_pat
     model, args = tiny_classifier().to(torch.bfloat16), TrainingArguments(tmp_path, tf32=False)
     torch.backends.cuda.matmul.allow_tf32 = True  # as accelerate does, for the whole process
     ClassificationTrainer(model, args, ClassificationCollator(None))
-    assert not torch.backends.cuda.matmul.allow_tf32 and "16-bit weights, which lose small updates" in caplog.text
+    assert (
+        not torch.backends.cuda.matmul.allow_tf32
+        and "16-bit weights, which lose small updates" in caplog.text
+    )
 
 
 def test_the_checkpoint_of_a_signal_stays_beside_the_best(tmp_path):
@@ -234,8 +272,12 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
     said = r"The loss is nan at step 1, so the run stops. Lower [\w ,]+ max_grad_norm.$"
     with pytest.raises(FloatingPointError, match=said):
         step_gradients(model, encoded_rows(CLASSES), tmp_path, (32, 1))
-    trainer = ClassificationTrainer(model, TrainingArguments(tmp_path, **QUIET), ClassificationCollator(None))
-    with pytest.raises(FloatingPointError, match="of classifier.bias are not finite after step 0 and are not saved"):
+    trainer = ClassificationTrainer(
+        model, TrainingArguments(tmp_path, **QUIET), ClassificationCollator(None)
+    )
+    with pytest.raises(
+        FloatingPointError, match="of classifier.bias are not finite after step 0 and are not saved"
+    ):
         trainer.save_model()
     model = tiny_classifier(num_labels=3)
     model.classifier.weight.register_hook(lambda gradient: gradient / 0)
@@ -244,7 +286,9 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
 
 
 def _process(rank: int, folder: str) -> None:
-    found, loss = step_gradients(tiny_classifier(num_labels=3), encoded_rows(CLASSES), folder, (4, 4))
+    found, loss = step_gradients(
+        tiny_classifier(num_labels=3), encoded_rows(CLASSES), folder, (4, 4)
+    )
     if rank == 0:
         torch.save((found, loss), os.path.join(folder, "found.pt"))
 
@@ -271,7 +315,9 @@ def load(source: str, tokenizer, num_labels: int = 3, seed: int = 0, **options):
 def test_a_trunk_gets_a_head_from_the_seed_and_keeps_its_weights(tmp_path, mlm_tokenizer, caplog):
     trunk = tiny_classifier(BertModel, vocab_size=300)
     source = save(tmp_path / "trunk", trunk, mlm_tokenizer)
-    (first, _), (again, _), (other, _) = (load(source, mlm_tokenizer, seed=seed) for seed in (0, 0, 1))
+    (first, _), (again, _), (other, _) = (
+        load(source, mlm_tokenizer, seed=seed) for seed in (0, 0, 1)
+    )
     assert not caplog.records
     torch.testing.assert_close(first.bert.state_dict(), trunk.state_dict())
     assert first.classifier.weight.equal(again.classifier.weight)
@@ -285,7 +331,9 @@ def test_a_trunk_gets_a_head_from_the_seed_and_keeps_its_weights(tmp_path, mlm_t
     (tiny_classifier, BertForMaskedLM, {"bert.pooler.dense", "classifier"}),
     (gpt2, GPT2LMHeadModel, {"score"}),
 ])  # fmt: skip
-def test_any_checkpoint_can_be_fine_tuned_and_its_new_weights_are_named(tmp_path, mlm_tokenizer, make, cls, missing):
+def test_any_checkpoint_can_be_fine_tuned_and_its_new_weights_are_named(
+    tmp_path, mlm_tokenizer, make, cls, missing
+):
     before = make(cls, vocab_size=300, num_labels=3)
     model, new = load(save(tmp_path / "model", before, mlm_tokenizer), mlm_tokenizer)
     assert model.get_input_embeddings().weight.equal(before.get_input_embeddings().weight)
@@ -293,21 +341,33 @@ def test_any_checkpoint_can_be_fine_tuned_and_its_new_weights_are_named(tmp_path
 
 
 def test_the_scaled_layer_of_a_free_head_is_not_trained(tmp_path, mlm_tokenizer):
-    tokens = {f"{r}_token_id": getattr(mlm_tokenizer, f"{r}_token_id") for r in ("pad", "bos", "eos", "cls", "sep")}
-    model = attach_lm_head(ModernBertModel(ModernBertConfig(**SMALL, **tokens, vocab_size=300)), torch.arange(300))
+    tokens = {
+        f"{r}_token_id": getattr(mlm_tokenizer, f"{r}_token_id")
+        for r in ("pad", "bos", "eos", "cls", "sep")
+    }
+    model = attach_lm_head(
+        ModernBertModel(ModernBertConfig(**SMALL, **tokens, vocab_size=300)), torch.arange(300)
+    )
     loaded, _ = load(save(tmp_path / "lm", model, mlm_tokenizer), mlm_tokenizer)
     ClassificationTrainer(loaded, TrainingArguments(tmp_path), processing_class=mlm_tokenizer)
-    assert loaded.head.dense.weight.equal(model.head.dense.weight) and loaded.classifier.weight.requires_grad
+    assert (
+        loaded.head.dense.weight.equal(model.head.dense.weight)
+        and loaded.classifier.weight.requires_grad
+    )
     assert not loaded.head.dense.weight.requires_grad
 
 
 def test_a_decoder_pools_its_last_token_before_the_padding(clm_tokenizer):
     model = gpt2(vocab_size=300, num_labels=2).eval()
     agree_on_tokens(clm_tokenizer, model.config)
-    found = encode([[["a river"]], [["her letter crossed the river"]]], [0, 1], clm_tokenizer, model.config)
+    found = encode(
+        [[["a river"]], [["her letter crossed the river"]]], [0, 1], clm_tokenizer, model.config
+    )
     batch = ClassificationCollator(clm_tokenizer)([found[0], found[1]])
     with torch.no_grad():
-        together = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        together = model(
+            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]
+        ).logits
         for index in range(2):
             ids = torch.tensor(found[index]["input_ids"])
             torch.testing.assert_close(together[index], model(input_ids=ids).logits[0])
@@ -317,12 +377,19 @@ def test_the_end_token_pads_where_there_is_no_padding_token(clm_tokenizer):
     tokenizer, config = copy.deepcopy(clm_tokenizer), GPT2Config()
     tokenizer.pad_token, tokenizer.padding_side = None, "left"
     agree_on_tokens(tokenizer, config)
-    assert (tokenizer.pad_token, config.pad_token_id, tokenizer.padding_side) == ("<|endoftext|>", 0, "right")
+    assert (tokenizer.pad_token, config.pad_token_id, tokenizer.padding_side) == (
+        "<|endoftext|>",
+        0,
+        "right",
+    )
 
 
 def test_a_classifier_of_another_size(tmp_path, mlm_tokenizer):
     source = save(tmp_path / "two", tiny_classifier(vocab_size=300, num_labels=2), mlm_tokenizer)
-    with pytest.raises(ValueError, match="a classifier of 2 outputs but the task needs 3.*--ignore_mismatched_sizes"):
+    with pytest.raises(
+        ValueError,
+        match="a classifier of 2 outputs but the task needs 3.*--ignore_mismatched_sizes",
+    ):
         load_config(GlueArguments(), source, 3)
     model, new = load(source, mlm_tokenizer, ignore_mismatched_sizes=True)
     assert model.classifier.weight.shape == (3, 16) and new == {"classifier"}
@@ -331,8 +398,12 @@ def test_a_classifier_of_another_size(tmp_path, mlm_tokenizer):
 
 def test_a_classifier_with_its_classes_in_another_order_is_told(tmp_path, mlm_tokenizer, caplog):
     model = tiny_classifier(vocab_size=300, id2label={0: "not_entailment", 1: "Entailment"})
-    arguments = GlueArguments(model_name_or_path=[save(tmp_path, model, mlm_tokenizer)], tasks=["rte"])
-    grid = pytest.importorskip("headless_trainer.fine_tuning.grid", exc_type=ImportError)  # needs evaluate
+    arguments = GlueArguments(
+        model_name_or_path=[save(tmp_path, model, mlm_tokenizer)], tasks=["rte"]
+    )
+    grid = pytest.importorskip(
+        "headless_trainer.fine_tuning.grid", exc_type=ImportError
+    )  # needs evaluate
     grid.load_models(arguments, [TASKS["rte"]])
     assert "its classifier starts with the classes of rte in another order" in caplog.text
 
@@ -343,7 +414,9 @@ def test_what_is_no_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"is an encoder-decoder \(t5\)"):
         load_config(GlueArguments(), str(tmp_path), 2)
     XLNetConfig().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="is an XLNet, whose classifier reads the last position .* padding"):
+    with pytest.raises(
+        ValueError, match="is an XLNet, whose classifier reads the last position .* padding"
+    ):
         load_config(GlueArguments(), str(tmp_path), 2)
 
 
@@ -352,13 +425,17 @@ def test_weights_that_are_not_those_of_the_configuration_are_refused(tmp_path, m
     source = save(tmp_path / "model", model, mlm_tokenizer)
     model.config.num_hidden_layers = 2
     model.config.save_pretrained(source)
-    with pytest.raises(ValueError, match="lacks 16 weights of a bert, such as 'bert.encoder.layer.1"):
+    with pytest.raises(
+        ValueError, match="lacks 16 weights of a bert, such as 'bert.encoder.layer.1"
+    ):
         load(source, mlm_tokenizer)
 
 
 def test_a_tokenizer_with_more_tokens_than_the_embedding_is_refused(tmp_path, mlm_tokenizer):
     source = save(tmp_path / "model", tiny_classifier(BertModel, vocab_size=200), mlm_tokenizer)
-    with pytest.raises(ValueError, match="has ids up to 299 but the embedding has 200 rows: name the"):
+    with pytest.raises(
+        ValueError, match="has ids up to 299 but the embedding has 200 rows: name the"
+    ):
         load(source, mlm_tokenizer)
 
 

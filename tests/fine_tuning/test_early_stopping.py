@@ -27,7 +27,11 @@ def brier(right: int) -> float:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory, mlm_tokenizer) -> str:
-    return save(tmp_path_factory.mktemp("models") / "bert", tiny_classifier(BertModel, vocab_size=300), mlm_tokenizer)
+    return save(
+        tmp_path_factory.mktemp("models") / "bert",
+        tiny_classifier(BertModel, vocab_size=300),
+        mlm_tokenizer,
+    )
 
 
 @pytest.fixture
@@ -36,7 +40,12 @@ def files(tmp_path, text_lines) -> list[str]:
     for name, start in (("train", 0), ("dev", 20)):
         rows = [{"text": text_lines[i], "label": i % 2} for i in range(start, start + ROWS)]
         write_jsonl(tmp_path / f"{name}.jsonl", rows)
-    return ["--train_file", str(tmp_path / "train.jsonl"), "--validation_file", str(tmp_path / "dev.jsonl")]
+    return [
+        "--train_file",
+        str(tmp_path / "train.jsonl"),
+        "--validation_file",
+        str(tmp_path / "dev.jsonl"),
+    ]
 
 
 @pytest.fixture
@@ -47,7 +56,9 @@ def right(monkeypatch):
     def fixed(self, rows, **kwargs):
         output = predict(self, rows, **kwargs)
         number = table[self.args.seed][round(self.state.epoch) - 1]
-        output.predictions[:] = np.eye(2)[[*output.label_ids[:number], *(1 - output.label_ids[number:])]]
+        output.predictions[:] = np.eye(2)[
+            [*output.label_ids[:number], *(1 - output.label_ids[number:])]
+        ]
         return output
 
     monkeypatch.setattr(ClassificationTrainer, "predict", fixed)
@@ -55,7 +66,14 @@ def right(monkeypatch):
 
 
 def run(model, files, out: Path, *flags) -> Path:
-    flags = [*map(str, flags), "--per_device_train_batch_size", "5", "--use_cpu", "--logging_steps", "1"]
+    flags = [
+        *map(str, flags),
+        "--per_device_train_batch_size",
+        "5",
+        "--use_cpu",
+        "--logging_steps",
+        "1",
+    ]
     main(["--model_name_or_path", model, *files, "--output_dir", str(out), *flags])
     return out / "balanced" / "bert" / "user"
 
@@ -64,8 +82,12 @@ def read(path: Path) -> dict:
     return json.loads(path.read_text())
 
 
-@pytest.mark.parametrize(("patience", "epochs", "best"), [(None, 6, 4), (1, 3, 1), (2, 6, 4), (3, 6, 4)])
-def test_a_run_ends_when_the_score_gets_no_better(model, files, right, tmp_path, patience, epochs, best):
+@pytest.mark.parametrize(
+    ("patience", "epochs", "best"), [(None, 6, 4), (1, 3, 1), (2, 6, 4), (3, 6, 4)]
+)
+def test_a_run_ends_when_the_score_gets_no_better(
+    model, files, right, tmp_path, patience, epochs, best
+):
     # The third epoch is no better than the second, and the fourth is worse.
     right[0] = [3, 6, 6, 5, 8, 7] if patience != 2 else [3, 6, 7, 5, 8, 7]
     flags = [] if patience is None else ["--early_stopping_patience", patience]
@@ -73,14 +95,30 @@ def test_a_run_ends_when_the_score_gets_no_better(model, files, right, tmp_path,
     result = read(folder / "seed_0.json")
     assert (len(result["epochs"]), result["best_epoch"]) == (epochs, best)
     assert result["settings"]["early_stopping_patience"] == patience
-    assert BertForSequenceClassification.from_pretrained(folder / "best").config.id2label == {0: "0", 1: "1"}
+    assert BertForSequenceClassification.from_pretrained(folder / "best").config.id2label == {
+        0: "0",
+        1: "1",
+    }
 
 
 def test_errors_end_a_run_when_they_get_no_lower(model, files, right, tmp_path):
     right[0] = [3, 6, 5, 8]
-    flags = ["--metric", "brier_score", "--early_stopping_patience", 1, "--num_train_epochs", 4, "--seeds", 0]
+    flags = [
+        "--metric",
+        "brier_score",
+        "--early_stopping_patience",
+        1,
+        "--num_train_epochs",
+        4,
+        "--seeds",
+        0,
+    ]
     result = read(run(model, files, tmp_path / "out", *flags) / "seed_0.json")
-    assert (len(result["epochs"]), result["best_epoch"], result["score"]) == (3, 1, pytest.approx(brier(6)))
+    assert (len(result["epochs"]), result["best_epoch"], result["score"]) == (
+        3,
+        1,
+        pytest.approx(brier(6)),
+    )
 
 
 def test_an_epoch_is_a_line_of_the_log_without_a_bar(model, files, right, tmp_path, caplog, capfd):
@@ -88,9 +126,15 @@ def test_an_epoch_is_a_line_of_the_log_without_a_bar(model, files, right, tmp_pa
     with caplog.at_level(logging.INFO, "headless_trainer"):
         run(model, files, tmp_path / "out", "--num_train_epochs", 2, "--seeds", 0, 1)
     lines = [message for message in caplog.messages if ", epoch " in message]
-    assert caplog.messages[-1] == f"bert: its best model is in {tmp_path / 'out/balanced/bert/user/best'}"
+    assert (
+        caplog.messages[-1]
+        == f"bert: its best model is in {tmp_path / 'out/balanced/bert/user/best'}"
+    )
     shown = [re.sub(r"loss [\d.]+", "loss x", line) for line in lines]
-    assert shown[0] == "user, bert, seed 0, epoch 1/2: loss x, accuracy 30, macro F1 29.29, best so far"
+    assert (
+        shown[0]
+        == "user, bert, seed 0, epoch 1/2: loss x, accuracy 30, macro F1 29.29, best so far"
+    )
     assert [line.endswith("best so far") for line in shown] == [True, True, True, False]
     out, err = capfd.readouterr()
     assert "%|" not in out + err and "it/s" not in out + err

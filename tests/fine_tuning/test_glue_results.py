@@ -6,7 +6,14 @@ import pytest
 pytest.importorskip("scipy")
 
 from headless_trainer.fine_tuning.grid_report import benchmark_table, score_table, write_report
-from headless_trainer.fine_tuning.results import best_epoch, check_settings, read_runs, run_path, scores_of, write_run
+from headless_trainer.fine_tuning.results import (
+    best_epoch,
+    check_settings,
+    read_runs,
+    run_path,
+    scores_of,
+    write_run,
+)
 
 
 def a_run(model="a", task="cola", seed=0, scores=(0.5,), loss="balanced", **changes) -> dict:
@@ -14,7 +21,9 @@ def a_run(model="a", task="cola", seed=0, scores=(0.5,), loss="balanced", **chan
     epochs = []
     for index, score in enumerate(scores):
         sets = score if isinstance(score, dict) else {"validation": score}
-        found = {name: {"metrics": {"accuracy": value}, "loss": 1.0} for name, value in sets.items()}
+        found = {
+            name: {"metrics": {"accuracy": value}, "loss": 1.0} for name, value in sets.items()
+        }
         epochs.append({"epoch": index + 1, "step": 10 * (index + 1), "sets": found})
     run = {
         "model": model, "task": task, "benchmark": "glue", "train_language": None, "seed": seed, "loss": loss,
@@ -34,7 +43,9 @@ def test_a_result_comes_back_as_it_was_written(tmp_path):
     write_run(path, a_run(seed=3))
     assert read_runs(tmp_path) == [a_run(seed=3)]
     path.write_text(path.read_text()[:-9])
-    with pytest.raises(ValueError, match="/cola/seed_3.json' is damaged .*: delete it, and repeat the command"):
+    with pytest.raises(
+        ValueError, match="/cola/seed_3.json' is damaged .*: delete it, and repeat the command"
+    ):
         read_runs(tmp_path)
 
 
@@ -53,8 +64,12 @@ def test_runs_of_other_settings_do_not_mix(tmp_path, monkeypatch, settings, hash
     write_run(run_path("runs", "balanced", "a", "cola", 0), a_run(rows="hash"))
     with pytest.raises(ValueError, match=r"output_dir 'runs' holds a/cola/seed_0 " + message):
         check_settings("runs", "balanced", settings, hashes, hashes)
-    check_settings("runs", "cross_entropy", settings, hashes, hashes)  # another loss is another folder
-    check_settings("runs", "balanced", SETTINGS, {"a": "aaaa", "b": "other"}, {"cola": "hash", "rte": "other"})
+    check_settings(
+        "runs", "cross_entropy", settings, hashes, hashes
+    )  # another loss is another folder
+    check_settings(
+        "runs", "balanced", SETTINGS, {"a": "aaaa", "b": "other"}, {"cola": "hash", "rte": "other"}
+    )
     old = a_run(settings=SETTINGS | {"hash of the files": "x"})  # of an earlier version
     write_run(run_path("runs", "balanced", "a", "cola", 0), old)
     check_settings("runs", "balanced", SETTINGS, {}, {"cola": "hash"})
@@ -63,7 +78,10 @@ def test_runs_of_other_settings_do_not_mix(tmp_path, monkeypatch, settings, hash
 def test_the_best_epoch_of_xnli_is_chosen_in_the_language_of_training():
     scores = ({"en": 0.6, "de": 0.3}, {"en": 0.5, "de": 0.5})
     run = a_run(task="xnli", scores=scores, benchmark="xnli", selected_on=["en"])
-    assert scores_of([run]).to_numpy().tolist() == [["a", "en", 60.0, "xnli", 0], ["a", "de", 30.0, "xnli", 0]]
+    assert scores_of([run]).to_numpy().tolist() == [
+        ["a", "en", 60.0, "xnli", 0],
+        ["a", "de", 30.0, "xnli", 0],
+    ]
     assert best_epoch(run | {"selected_on": ["en", "de"]}) == 1
 
 
@@ -76,7 +94,10 @@ def test_of_equal_epochs_of_an_own_task_that_with_the_lowest_loss_counts():
     run = a_run(scores=(0.5, 0.7, 0.7, 0.7))
     for epoch, loss in zip(run["epochs"], (0.1, 0.6, 0.4, 0.4), strict=True):
         epoch["sets"]["validation"]["loss"] = loss
-    assert (best_epoch(run), best_epoch(run | {"benchmark": "user"})) == (1, 2)  # of benchmarks the first
+    assert (best_epoch(run), best_epoch(run | {"benchmark": "user"})) == (
+        1,
+        2,
+    )  # of benchmarks the first
     assert best_epoch(run | {"benchmark": "user", "lower_is_better": True}) == 0
 
 
@@ -97,8 +118,17 @@ def test_a_table_like_table_1():
 
 def test_the_average_and_its_error_by_hand():
     """Means 2 and 6; variances 2 and 8 of two seeds each: sqrt(2 / 2 + 8 / 2) / 2. A single seed has no deviation."""
-    cells = [("a", "x", 1.0), ("a", "x", 3.0), ("a", "y", 4.0), ("a", "y", 8.0), ("b", "x", 1.0), ("c", "x", 1.0)]
-    scores = pandas.DataFrame([*cells, ("c", "x", 3.0), ("c", "y", 4.0)], columns=["row", "column", "score"])
+    cells = [
+        ("a", "x", 1.0),
+        ("a", "x", 3.0),
+        ("a", "y", 4.0),
+        ("a", "y", 8.0),
+        ("b", "x", 1.0),
+        ("c", "x", 1.0),
+    ]
+    scores = pandas.DataFrame(
+        [*cells, ("c", "x", 3.0), ("c", "y", 4.0)], columns=["row", "column", "score"]
+    )
     scores = scores.assign(task=scores["column"], seed=range(len(scores)))
     assert score_table(scores).splitlines()[2:] == [
         "| a | **2.00** ± 1.41 | **6.00** ± 2.83 | **4.00** (±1.12) |",
@@ -111,7 +141,9 @@ def test_the_error_of_an_average_over_languages_is_that_of_whole_runs():
     """Sums of 2 and 6 over both languages: a deviation of sqrt(8), divided by the root of two seeds and by two languages."""
     values = [{"en": each, "de": each} for each in (0.01, 0.03)]
     runs = seeds("a", "xnli", values, benchmark="xnli", selected_on=["en"])
-    assert benchmark_table(runs).splitlines()[2] == "| a | 2.00 ± 1.41 | 2.00 ± 1.41 | 2.00 (±1.00) |"
+    assert (
+        benchmark_table(runs).splitlines()[2] == "| a | 2.00 ± 1.41 | 2.00 ± 1.41 | 2.00 (±1.00) |"
+    )
 
 
 def test_rows_that_are_shown_alike_are_marked_alike_and_gaps_are_dashes():
@@ -126,7 +158,10 @@ def test_rows_that_are_shown_alike_are_marked_alike_and_gaps_are_dashes():
 
 def test_xnli_has_languages_as_columns():
     scores = {"a": {"en": 0.7, "de": 0.5}, "b": {"en": 0.72, "de": 0.4}}
-    runs = [a_run(model, "xnli", scores=(own,), benchmark="xnli", selected_on=["en"]) for model, own in scores.items()]
+    runs = [
+        a_run(model, "xnli", scores=(own,), benchmark="xnli", selected_on=["en"])
+        for model, own in scores.items()
+    ]
     assert benchmark_table(runs).splitlines() == [
         "| model | de | en | Avg. |",
         "| --- | ---: | ---: | ---: |",
@@ -136,10 +171,15 @@ def test_xnli_has_languages_as_columns():
 
 
 def test_the_report_holds_every_table(tmp_path):
-    runs = [*seeds("a", "cola", (0.5, 0.6)), a_run(task="cb", benchmark="super_glue", loss="cross_entropy")]
+    runs = [
+        *seeds("a", "cola", (0.5, 0.6)),
+        a_run(task="cb", benchmark="super_glue", loss="cross_entropy"),
+    ]
     xnli = {"scores": ({"de": 0.5},), "benchmark": "xnli", "selected_on": ["de"]}
     runs += [a_run(task=task, **xnli) for task in ("xnli", "xnli_de")]
-    runs += [a_run(task=task, benchmark="user", lower_is_better=False) for task in ("user", "topics")]
+    runs += [
+        a_run(task=task, benchmark="user", lower_is_better=False) for task in ("user", "topics")
+    ]
     runs[0]["settings"] = {"max_train_samples": None, "max_eval_samples": 100}
     for run in runs:
         write_run(run_path(tmp_path, run["loss"], run["model"], run["task"], run["seed"]), run)
@@ -157,7 +197,9 @@ def test_the_report_holds_every_table(tmp_path):
     ]
     write_run(run_path(tmp_path, "balanced", "b", "cola", 0), a_run(model="b", task="cola"))
     assert "\n\nSeeds of each model: 1 to 2. Each score is" in write_report(tmp_path)
-    seeds_of_cola = "Seeds of each model: 2. Each score is the best of 1 epoch on the set that is scored."
+    seeds_of_cola = (
+        "Seeds of each model: 2. Each score is the best of 1 epoch on the set that is scored."
+    )
     assert f"{seeds_of_cola} Only part of the rows: --max_eval_samples 100." in text
     assert text.count("Only part") == 1
     own = tmp_path / "own"
@@ -172,7 +214,12 @@ def test_the_report_holds_every_table(tmp_path):
 def test_the_table_of_an_own_task_has_its_metric_and_no_average(lower, rows):
     """Of errors, which stand as they are, the lowest is bold."""
     runs = []
-    for model, seed, value in (("a", 0, 0.0022), ("a", 1, 0.0024), ("b", 0, 0.0055), ("b", 1, 0.0057)):
+    for model, seed, value in (
+        ("a", 0, 0.0022),
+        ("a", 1, 0.0024),
+        ("b", 0, 0.0055),
+        ("b", 1, 0.0057),
+    ):
         run = a_run(model, "topics", seed, (value, value), benchmark="user", lower_is_better=lower)
         for epoch in run["epochs"]:
             epoch["sets"]["validation"]["metrics"] |= {"macro_f1": 0.5, "log_loss": value}

@@ -12,7 +12,12 @@ from sklearn import metrics as scores
 
 from headless_trainer.fine_tuning.metrics import named_score
 from headless_trainer.fine_tuning.problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL
-from headless_trainer.fine_tuning.task_scores import calibration_error, check_metric, find_metric, name_of
+from headless_trainer.fine_tuning.task_scores import (
+    calibration_error,
+    check_metric,
+    find_metric,
+    name_of,
+)
 from headless_trainer.fine_tuning.tasks import Task
 
 CORRELATIONS = ["spearmanr", "pearsonr"]
@@ -68,7 +73,12 @@ def drawn(problem, seed: int, classes: int, rows: int = 60):
     return labels, problem.predictions(outputs), outputs
 
 
-BINARY, MANY, LABELS, NUMBERS = (SINGLE_LABEL, 2), (SINGLE_LABEL, 4), (MULTI_LABEL, 3), (REGRESSION, 1)
+BINARY, MANY, LABELS, NUMBERS = (
+    (SINGLE_LABEL, 2),
+    (SINGLE_LABEL, 4),
+    (MULTI_LABEL, 3),
+    (REGRESSION, 1),
+)
 
 
 @pytest.mark.parametrize(("name", "kind", "wanted", "lower"), [
@@ -92,12 +102,18 @@ def test_a_metric_by_name_is_that_of_the_library(name, kind, wanted, lower):
     assert found.lower_is_better is lower
     for seed in range(3 if wanted else 0):
         arrays = drawn(kind[0], seed, kind[1])
-        assert found.value(kind[0], arrays[0], arrays[2]) == pytest.approx(wanted(*arrays), abs=1e-9)
+        assert found.value(kind[0], arrays[0], arrays[2]) == pytest.approx(
+            wanted(*arrays), abs=1e-9
+        )
 
 
 def test_names_of_one_figure_are_one():
     names = {"mse": "mean_squared_error", "neg_log_loss": "log_loss", "roc_auc_score": "roc_auc"}
-    names |= {"f1_macro": "macro_f1", "runs/own_metric.py": "own_metric", "d2_log_loss_score": "d2_log_loss_score"}
+    names |= {
+        "f1_macro": "macro_f1",
+        "runs/own_metric.py": "own_metric",
+        "d2_log_loss_score": "d2_log_loss_score",
+    }
     assert {name: name_of(name) for name in names} == names
 
 
@@ -141,9 +157,18 @@ def test_a_metric_by_path_and_its_direction(tmp_path):
 
 
 def test_calibration_by_hand():
-    confidence, right = np.array([0.7, 0.8, 0.6, 0.45, 1.0]), np.array([True, False, True, True, True])
+    confidence, right = (
+        np.array([0.7, 0.8, 0.6, 0.45, 1.0]),
+        np.array([True, False, True, True, True]),
+    )
     # bins of a quarter: 0.45 alone, 0.65 against 1, 0.9 against a half
-    assert calibration_error(confidence, right, bins=4) == pytest.approx((1 * 0.55 + 2 * 0.35 + 2 * 0.4) / 5)
+    assert calibration_error(confidence, right, bins=4) == pytest.approx(
+        (1 * 0.55 + 2 * 0.35 + 2 * 0.4) / 5
+    )
     # 0.75 belongs to the bin below it, with 0.51 and not with 0.76
-    assert calibration_error(np.array([0.75, 0.51]), np.array([True, False]), bins=4) == pytest.approx(0.13)
-    assert calibration_error(np.array([0.75, 0.76]), np.array([True, False]), bins=4) == pytest.approx(0.505)
+    assert calibration_error(
+        np.array([0.75, 0.51]), np.array([True, False]), bins=4
+    ) == pytest.approx(0.13)
+    assert calibration_error(
+        np.array([0.75, 0.76]), np.array([True, False]), bins=4
+    ) == pytest.approx(0.505)

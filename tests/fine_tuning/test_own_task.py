@@ -20,7 +20,10 @@ from headless_trainer.fine_tuning.task_rows import labels_of, load_task
 
 def own(tmp_path, train, validation=None, **settings):
     """The task of rows to train on and to score, and what is loaded."""
-    files = [write_jsonl(tmp_path / f"{name}.jsonl", rows) for name, rows in (("t", train), ("v", validation or train))]
+    files = [
+        write_jsonl(tmp_path / f"{name}.jsonl", rows)
+        for name, rows in (("t", train), ("v", validation or train))
+    ]
     return loaded(*files, **settings)
 
 
@@ -73,13 +76,23 @@ def test_labels_of_a_csv_are_as_they_are_written(tmp_path, cells, settings, name
 def test_columns_are_named_or_found(tmp_path):
     rows = [{"sentence1": "2001", "title": "c", "stars": stars} for stars in (1, 2)]
     assert own(tmp_path, rows, label_column="stars")[0].columns == ("sentence1",)
-    named = {"label_column": "stars", "text_columns": ["title", "sentence1"], "task_label": "reviews"}
+    named = {
+        "label_column": "stars",
+        "text_columns": ["title", "sentence1"],
+        "task_label": "reviews",
+    }
     task, found, _ = own(tmp_path, rows, **named)
-    assert (task.name, task.columns, task.label_names) == ("reviews", ("title", "sentence1"), ("1", "2"))
+    assert (task.name, task.columns, task.label_names) == (
+        "reviews",
+        ("title", "sentence1"),
+        ("1", "2"),
+    )
     assert found == {"texts": [[["c", "2001"]]] * 2, "label": [0, 1]}
     rows = [{"author": "me", "text": "a", "label": stars} for stars in (1, 2)]
     assert own(tmp_path, rows)[0].columns == ("text",)
-    assert own(tmp_path, [{"body": "a", "n": 1, "label": stars} for stars in (1, 2)])[0].columns == ("body",)
+    assert own(tmp_path, [{"body": "a", "n": 1, "label": stars} for stars in (1, 2)])[
+        0
+    ].columns == ("body",)
 
 
 @pytest.mark.parametrize(("rows", "settings", "message"), [
@@ -92,7 +105,9 @@ def test_columns_that_are_not_there(tmp_path, rows, settings, message):
 
 
 def table_of(tmp_path, labels) -> str:
-    parquet.write_table(pa.table({"text": ["a"] * len(labels), "label": labels}), tmp_path / "t.parquet")
+    parquet.write_table(
+        pa.table({"text": ["a"] * len(labels), "label": labels}), tmp_path / "t.parquet"
+    )
     return str(tmp_path / "t.parquet")
 
 
@@ -115,8 +130,14 @@ def test_labels_of_every_kind(tmp_path, labels, settings, names, found):
     """Rows without a label are left out; a list without a label is a row that has none."""
     task, rows, _ = loaded(table_of(tmp_path, labels), **settings)
     assert (task.label_names, rows["label"]) == (names, found)
-    problem = REGRESSION if names is None else MULTI_LABEL if isinstance(found[0], list) else SINGLE_LABEL
-    assert (task.problem, task.metric, task.num_labels) == (problem, problem.metric, len(names or "1"))
+    problem = (
+        REGRESSION if names is None else MULTI_LABEL if isinstance(found[0], list) else SINGLE_LABEL
+    )
+    assert (task.problem, task.metric, task.num_labels) == (
+        problem,
+        problem.metric,
+        len(names or "1"),
+    )
 
 
 @pytest.mark.parametrize(("labels", "problem_type", "message"), [
@@ -148,10 +169,14 @@ def test_many_whole_numbers_may_be_classes(tmp_path):
 
 
 @pytest.mark.parametrize("problem_type", ["single_label", "multi_label", "regression"])
-@pytest.mark.parametrize("missing", [["", " "], [None, None], pa.array([float("nan")] * 2), pa.nulls(2, pa.string())])
+@pytest.mark.parametrize(
+    "missing", [["", " "], [None, None], pa.array([float("nan")] * 2), pa.nulls(2, pa.string())]
+)
 def test_a_column_of_labels_that_are_all_missing_has_none(tmp_path, problem_type, missing):
     """Of rows to predict: no row has labels, not even an empty list of them."""
-    labels = {"single_label": ["a", "b"], "multi_label": [["a"], ["b"]], "regression": [0.5, 1.5]}[problem_type]
+    labels = {"single_label": ["a", "b"], "multi_label": [["a"], ["b"]], "regression": [0.5, 1.5]}[
+        problem_type
+    ]
     task, *_ = loaded(table_of(tmp_path, labels))
     assert labels_of(task, pa.table({"label": missing})["label"], "here") == [None, None]
 
@@ -167,14 +192,19 @@ def test_a_column_of_labels_that_are_all_missing_has_none(tmp_path, problem_type
     ([*map(str, range(30))], ["z"], "which must be of 0, 1, 2, .*, 19, ..."),
 ])  # fmt: skip
 def test_labels_that_are_not_of_the_task(tmp_path, train, validation, message):
-    rows = [[{"text": "a", "label": label} for label in labels] for labels in (train, validation or train)]
+    rows = [
+        [{"text": "a", "label": label} for label in labels]
+        for labels in (train, validation or train)
+    ]
     with pytest.raises(ValueError, match=message):
         own(tmp_path, *rows)
 
 
 def test_a_class_that_is_only_trained_on_and_other_ways_to_write_one(tmp_path):
     train = [{"text": "a", "label": label} for label in (1, 2, 3)]
-    task, _, scored = own(tmp_path, train, [{"text": "a", "label": "2"}, {"text": "b", "label": "1"}])
+    task, _, scored = own(
+        tmp_path, train, [{"text": "a", "label": "2"}, {"text": "b", "label": "1"}]
+    )
     assert scored["label"] == [1, 0]
     assert labels_of(task, pa.chunked_array([[3.0, 1.0]]), "here") == [2, 0]
 
@@ -193,7 +223,10 @@ def test_a_dataset_of_the_hub(monkeypatch, kind, labels, found):
     settings = {"cache_dir": "cache", "token": "secret"}
     _, rows, _ = loaded(dataset_name="me/mine", dataset_config_name="small", **settings)
     assert rows == {"texts": [[["a"]], [["b"]], [["c"]]][: len(found)], "label": found}
-    assert asked == [("me/mine", "small", {"split": split, **settings}) for split in ("train", "train", "validation")]
+    assert asked == [
+        ("me/mine", "small", {"split": split, **settings})
+        for split in ("train", "train", "validation")
+    ]
 
 
 def test_folders_of_data_files_are_read_as_datasets(tmp_path, own_cache):

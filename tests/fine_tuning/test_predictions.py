@@ -15,7 +15,14 @@ import torch
 from builders import SMALL, TUNING, save
 from row_files import write_jsonl as write
 from tokenizers import Tokenizer, processors
-from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, PreTrainedTokenizerFast, pipeline
+from transformers import (
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2Model,
+    PreTrainedTokenizerFast,
+    pipeline,
+)
 
 pytest.importorskip("sklearn")
 from scipy.stats import spearmanr
@@ -36,9 +43,14 @@ def models(tmp_path_factory, mlm_tokenizer, clm_tokenizer) -> dict[str, str]:
     special = [(token, inner.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
     forms = {"single": "[CLS] $A [SEP]", "pair": "[CLS] $A [SEP] $B:1 [SEP]:1"}
     inner.post_processor = processors.TemplateProcessing(**forms, special_tokens=special)
-    numbered = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]")
+    numbered = PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]"
+    )
     decoder = GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=64, vocab_size=300))
-    return {"bert": save(root / "bert", encoder, numbered), "gpt2": save(root / "gpt2", decoder, clm_tokenizer)}
+    return {
+        "bert": save(root / "bert", encoder, numbered),
+        "gpt2": save(root / "gpt2", decoder, clm_tokenizer),
+    }
 
 
 LABELS = {
@@ -51,7 +63,12 @@ LABELS = {
 def rows_of(kind: str, lines: list[str], start: int, count: int) -> list[dict]:
     """Of very different lengths, so that batches see them in another order."""
     return [
-        {"id": i, "text": " ".join(lines[i : i + 1 + 5 * (i % 3)]), "second": lines[i + 1], "label": LABELS[kind](i)}
+        {
+            "id": i,
+            "text": " ".join(lines[i : i + 1 + 5 * (i % 3)]),
+            "second": lines[i + 1],
+            "label": LABELS[kind](i),
+        }
         for i in range(start, start + count)
     ]
 
@@ -105,20 +122,35 @@ def best_of(root: Path) -> Path:
 ])  # fmt: skip
 def test_a_pipeline_says_what_is_written(trained, model, kind, columns):
     root = trained(model, kind, *columns)
-    written, given = read(root / "out" / "predictions" / f"{model}.jsonl"), read(root / "test.jsonl")
-    assert [{name: row[name] for name in given[0]} for row in written] == given  # its rows, in their order
+    written, given = (
+        read(root / "out" / "predictions" / f"{model}.jsonl"),
+        read(root / "test.jsonl"),
+    )
+    assert [
+        {name: row[name] for name in given[0]} for row in written
+    ] == given  # its rows, in their order
     classify = pipeline("text-classification", model=str(best_of(root)))
     between = "<|endoftext|>" if model == "gpt2" else ""  # as its card says
     varied = set()
     for row in written:
-        text = row["text"] if len(columns) == 1 else {"text": row["text"], "text_pair": between + row["second"]}
-        said = {each["label"]: each["score"] for each in classify(text, top_k=None, truncation=True)}
+        text = (
+            row["text"]
+            if len(columns) == 1
+            else {"text": row["text"], "text_pair": between + row["second"]}
+        )
+        said = {
+            each["label"]: each["score"] for each in classify(text, top_k=None, truncation=True)
+        }
         if kind == "numbers":
             assert [row["prediction"]] == pytest.approx(list(said.values()), abs=1e-5)
         else:
             assert row["probabilities"] == pytest.approx(said, abs=1e-5)
             best = max(said, key=said.get)
-            chosen = [name for name in row["probabilities"] if said[name] > 0.5] if kind == "labels" else best
+            chosen = (
+                [name for name in row["probabilities"] if said[name] > 0.5]
+                if kind == "labels"
+                else best
+            )
             assert row["prediction"] == chosen
             assert sum(said.values()) == pytest.approx(1) or kind == "labels"
         varied.add(json.dumps(list(said.values())))
@@ -126,18 +158,33 @@ def test_a_pipeline_says_what_is_written(trained, model, kind, columns):
 
 
 @pytest.mark.parametrize(
-    ("kind", "columns"), [("classes", ("text", "second")), ("labels", ("text",)), ("numbers", ("text", "second"))]
+    ("kind", "columns"),
+    [("classes", ("text", "second")), ("labels", ("text",)), ("numbers", ("text", "second"))],
 )
-def test_a_model_that_is_fine_tuned_predicts_the_same_without_training(trained, tmp_path, kind, columns):
+def test_a_model_that_is_fine_tuned_predicts_the_same_without_training(
+    trained, tmp_path, kind, columns
+):
     """Also where no row has a label, and the texts are named by the model itself; scores of other rows do not stay."""
     old = tmp_path / "out" / "predictions" / "bert_user_best_scores.json"
     old.parent.mkdir(parents=True)
     old.touch()
     root = trained("bert", kind, *columns)
-    rows = [{name: value for name, value in row.items() if name != "label"} for row in read(root / "test.jsonl")]
-    source = ["--model_name_or_path", best_of(root), "--do_predict", "--output_dir", tmp_path / "out"]
+    rows = [
+        {name: value for name, value in row.items() if name != "label"}
+        for row in read(root / "test.jsonl")
+    ]
+    source = [
+        "--model_name_or_path",
+        best_of(root),
+        "--do_predict",
+        "--output_dir",
+        tmp_path / "out",
+    ]
     run(*source, "--test_file", write(tmp_path / "new.jsonl", rows))
-    found, want = read(tmp_path / "out/predictions/bert_user_best.jsonl"), read(root / "out/predictions/bert.jsonl")
+    found, want = (
+        read(tmp_path / "out/predictions/bert_user_best.jsonl"),
+        read(root / "out/predictions/bert.jsonl"),
+    )
     assert [row["id"] for row in found] == [row["id"] for row in want] and "label" not in found[0]
     for got, row in zip(found, want, strict=True):
         if kind == "numbers":
@@ -159,19 +206,34 @@ def test_rows_with_labels_are_scored(trained, tmp_path, kind):
         macro = f1_score(labels, predictions, average="macro")
         want = {"accuracy": accuracy_score(labels, predictions), "macro_f1": macro}
     elif kind == "labels":
-        many = [np.array([[name in row for name in "abc"] for row in each]) for each in (labels, predictions)]
+        many = [
+            np.array([[name in row for name in "abc"] for row in each])
+            for each in (labels, predictions)
+        ]
         want = {"macro_f1": f1_score(*many, average="macro")}
     else:
         want = {"spearmanr": found["metrics"]["spearmanr"]}
         # What is written is rounded, so that some of it is equal.
         assert want["spearmanr"] == pytest.approx(spearmanr(labels, predictions)[0], abs=0.02)
-        assert found["loss"] == pytest.approx(np.mean((np.array(labels) - predictions) ** 2), rel=1e-4)
+        assert found["loss"] == pytest.approx(
+            np.mean((np.array(labels) - predictions) ** 2), rel=1e-4
+        )
     assert found["metrics"] == pytest.approx(want) and found["rows"] == 20
     assert found["rows_of"] == f"test_file {str(root / 'test.jsonl')!r}"
     # Half of them have labels, and another metric is asked for.
-    rows = [row | ({"label": None} if index % 2 else {}) for index, row in enumerate(read(root / "test.jsonl"))]
+    rows = [
+        row | ({"label": None} if index % 2 else {})
+        for index, row in enumerate(read(root / "test.jsonl"))
+    ]
     metric = "mae" if kind == "numbers" else "f1_micro"
-    flags = ["--test_file", write(tmp_path / "half.jsonl", rows), "--metric", metric, "--output_dir", tmp_path / "out"]
+    flags = [
+        "--test_file",
+        write(tmp_path / "half.jsonl", rows),
+        "--metric",
+        metric,
+        "--output_dir",
+        tmp_path / "out",
+    ]
     run("--model_name_or_path", best_of(root), "--do_predict", *flags)
     half = json.loads((tmp_path / "out" / "predictions" / "bert_user_best_scores.json").read_text())
     assert (half["rows"], half["lower_is_better"]) == (10, kind == "numbers")
@@ -188,7 +250,14 @@ def test_rows_with_labels_are_scored(trained, tmp_path, kind):
 ])  # fmt: skip
 def test_what_cannot_be_predicted(trained, tmp_path, flags, message):
     root = trained("bert", "classes", "text", "second")
-    flags = ["--output_dir", tmp_path / "out", "--do_predict", "--test_file", root / "test.jsonl", *flags]
+    flags = [
+        "--output_dir",
+        tmp_path / "out",
+        "--do_predict",
+        "--test_file",
+        root / "test.jsonl",
+        *flags,
+    ]
     with pytest.raises(SystemExit, match=message):
         run("--model_name_or_path", best_of(root), *flags)
     assert not (tmp_path / "out" / "predictions").exists()
@@ -198,23 +267,39 @@ def test_columns_of_a_csv_come_back_as_they_are_written(trained, tmp_path, text_
     """Also what looks like a number, a truth value or a gap."""
     best = best_of(trained("bert", "labels", "text"))
     cells = ["007", "12345678901234567890", "1.10", "NA", "true", "TRUE", "", "nan"]
-    rows = "".join(f"{cell},{text_lines[index].replace(',', '')}\n" for index, cell in enumerate(cells))
+    rows = "".join(
+        f"{cell},{text_lines[index].replace(',', '')}\n" for index, cell in enumerate(cells)
+    )
     (tmp_path / "new.csv").write_text(f"id,text\n{rows}")
     flags = ["--do_predict", "--test_file", tmp_path / "new.csv", "--output_dir", tmp_path / "out"]
     run("--model_name_or_path", best, *flags)
     assert [row["id"] for row in read(tmp_path / "out/predictions/bert_user_best.jsonl")] == cells
 
 
-def test_the_same_command_predicts_again_and_a_model_that_is_gone_is_named(trained, models, tmp_path):
+def test_the_same_command_predicts_again_and_a_model_that_is_gone_is_named(
+    trained, models, tmp_path
+):
     root = trained("gpt2", "classes", "text")
     out = shutil.copytree(root / "out", tmp_path / "out")
-    command = ["--model_name_or_path", models["gpt2"], *files_of(root), "--output_dir", out, "--text_columns", "text"]
+    command = [
+        "--model_name_or_path",
+        models["gpt2"],
+        *files_of(root),
+        "--output_dir",
+        out,
+        "--text_columns",
+        "text",
+    ]
     command += ["--learning_rate", "0.01", "--max_seq_length", 24, "--do_predict", "--seeds", 0, 1]
     (out / "predictions" / "gpt2.jsonl").unlink()
     run(*command)
-    assert (out / "predictions" / "gpt2.jsonl").read_text() == (root / "out" / "predictions" / "gpt2.jsonl").read_text()
+    assert (out / "predictions" / "gpt2.jsonl").read_text() == (
+        root / "out" / "predictions" / "gpt2.jsonl"
+    ).read_text()
     shutil.rmtree(out / "balanced" / "gpt2" / "user" / "best")
-    with pytest.raises(SystemExit, match="the model of 'gpt2' that is to predict, is not there: delete the results"):
+    with pytest.raises(
+        SystemExit, match="the model of 'gpt2' that is to predict, is not there: delete the results"
+    ):
         run(*command)
 
 
@@ -222,15 +307,43 @@ def test_the_same_command_predicts_again_and_a_model_that_is_gone_is_named(train
 def test_two_processes_predict_what_one_does(trained, models, tmp_path):
     """With early stopping, in which both follow the same scores."""
     root = trained("bert", "classes", "text")
-    flags = ["--model_name_or_path", models["bert"], *files_of(root), *TUNING, "--output_dir", tmp_path / "two"]
+    flags = [
+        "--model_name_or_path",
+        models["bert"],
+        *files_of(root),
+        *TUNING,
+        "--output_dir",
+        tmp_path / "two",
+    ]
     flags += ["--do_predict", "--text_columns", "text", "--seeds", 0, "--learning_rate", "0.01"]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, "run_glue.py"]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        2,
+        "run_glue.py",
+    ]
     command = [*launch, *flags, "--early_stopping_patience", 1]
-    subprocess.run([*map(str, command)], cwd=ROOT, env=os.environ, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(
+        [*map(str, command)], cwd=ROOT, env=os.environ, stdout=subprocess.DEVNULL, check=True
+    )
     best, test = tmp_path / "two/balanced/bert/user/best", root / "test.jsonl"
     assert json.loads((best.parent / "seed_0.json").read_text())["settings"]["batch_size"] == 2 * 8
-    run("--model_name_or_path", best, "--do_predict", "--test_file", test, "--output_dir", tmp_path / "one")
-    two, one = read(tmp_path / "two/predictions/bert.jsonl"), read(tmp_path / "one/predictions/bert_user_best.jsonl")
+    run(
+        "--model_name_or_path",
+        best,
+        "--do_predict",
+        "--test_file",
+        test,
+        "--output_dir",
+        tmp_path / "one",
+    )
+    two, one = (
+        read(tmp_path / "two/predictions/bert.jsonl"),
+        read(tmp_path / "one/predictions/bert_user_best.jsonl"),
+    )
     assert [row["id"] for row in two] == [row["id"] for row in read(test)]
     for row, other in zip(two, one, strict=True):
         assert row["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)

@@ -23,16 +23,30 @@ PAIRS = [
     {"sentence1": "2002-02-02", "sentence2": "", "label": 0, "idx": 1},
     {"sentence1": "2003-03-03", "sentence2": "ü", "label": 1, "idx": 2},
 ]
-NLI = [{"premise": f"p{number}", "hypothesis": f"h{number}", "label": number} for number in range(3)]
+NLI = [
+    {"premise": f"p{number}", "hypothesis": f"h{number}", "label": number} for number in range(3)
+]
 COPA = [
     dict(zip(("premise", "choice1", "choice2", "question", "label"), row, strict=True))
     for row in (
-        ("My body cast a shadow over the grass.", "The sun was rising.", "I cut the grass.", "cause", 0),
+        (
+            "My body cast a shadow over the grass.",
+            "The sun was rising.",
+            "I cut the grass.",
+            "cause",
+            0,
+        ),
         ("The woman laughed. ", "It rained.", "I'm glad.", "effect", 1),
     )
 ]
 WIC = [
-    dict(zip(("sentence1", "sentence2", "start1", "end1", "start2", "end2", "label"), row, strict=True))
+    dict(
+        zip(
+            ("sentence1", "sentence2", "start1", "end1", "start2", "end2", "label"),
+            row,
+            strict=True,
+        )
+    )
     for row in (
         ("Do you want to come over to my place later?", "No place.", 31, 36, 3, 8, 0),
         ("Čas came.", "Come", 4, 8, 0, 4, 1),
@@ -42,7 +56,10 @@ WIC = [
 
 def mirror(folder, name, rows, validation=None, splits=("train", "validation")):
     for split in splits:
-        write_jsonl(folder / name / f"{split}.jsonl", rows if split == "train" or validation is None else validation)
+        write_jsonl(
+            folder / name / f"{split}.jsonl",
+            rows if split == "train" or validation is None else validation,
+        )
     return str(folder)
 
 
@@ -60,16 +77,29 @@ def test_metrics_of_tasks_are_those_of_the_paper_and_of_the_benchmarks():
     metrics = {name: (task.metric, *task.further) for name, task in TASKS.items()}
     other = {name: found for name, found in metrics.items() if found != ("accuracy",)}
     f1 = ("accuracy", "f1")
-    assert other == {"cola": ("matthews_correlation",), "stsb": ("spearmanr", "pearsonr"), "mrpc": f1, "qqp": f1}
+    assert other == {
+        "cola": ("matthews_correlation",),
+        "stsb": ("spearmanr", "pearsonr"),
+        "mrpc": f1,
+        "qqp": f1,
+    }
     assert all(known_name(name) == name for names in other.values() for name in names)
 
 
 def test_outputs_of_the_head():
-    outputs = {name: task.num_labels for name, task in TASKS.items() if task.num_labels != 2 and "xnli" not in name}
+    outputs = {
+        name: task.num_labels
+        for name, task in TASKS.items()
+        if task.num_labels != 2 and "xnli" not in name
+    }
     assert outputs == {"stsb": 1, "mnli": 3, "cb": 3, "copa": 1}
     assert [name for name, task in TASKS.items() if task.problem is REGRESSION] == ["stsb"]
     assert TASKS["cb"].label_names == ("entailment", "contradiction", "neutral")
-    assert TASKS["xnli"].label_names == TASKS["mnli"].label_names == ("entailment", "neutral", "contradiction")
+    assert (
+        TASKS["xnli"].label_names
+        == TASKS["mnli"].label_names
+        == ("entailment", "neutral", "contradiction")
+    )
     assert TASKS["rte"].label_names == TASKS["qnli"].label_names == ("entailment", "not_entailment")
     assert TASKS["wnli"].label_names == ("not_entailment", "entailment")
 
@@ -79,24 +109,43 @@ def names(selected):
 
 
 def test_groups_expand_in_order_and_repeats_are_dropped():
-    assert names(select_tasks(["wic", "superglue", "cola", "wic"])) == ["wic", "boolq", "cb", "copa", "cola"]
+    assert names(select_tasks(["wic", "superglue", "cola", "wic"])) == [
+        "wic",
+        "boolq",
+        "cb",
+        "copa",
+        "cola",
+    ]
     assert names(select_tasks(["paper", "glue"]))[-2:] == ["rte", "wnli"]
     assert select_tasks([]) == []
 
 
 def test_languages_restrict_xnli_alone():
-    cola, zero_shot, german, chinese = select_tasks(["cola", "xnli", "xnli_translate_train"], ["de", "zh", "de"])
-    assert (cola.languages, zero_shot.languages, zero_shot.train_language) == ((), ("de", "zh"), "en")
+    cola, zero_shot, german, chinese = select_tasks(
+        ["cola", "xnli", "xnli_translate_train"], ["de", "zh", "de"]
+    )
+    assert (cola.languages, zero_shot.languages, zero_shot.train_language) == (
+        (),
+        ("de", "zh"),
+        "en",
+    )
     assert (german.name, german.train_language, german.languages) == ("xnli_de", "de", ("de",))
     assert chinese.name == "xnli_zh"
     assert TASKS["xnli"].languages == select_tasks(["xnli"])[0].languages == XNLI_LANGUAGES
     # One that is named itself stays.
-    assert names(select_tasks(["xnli_fr", "xnli_translate_train"], ["de"])) == ["xnli_fr", "xnli_de"]
+    assert names(select_tasks(["xnli_fr", "xnli_translate_train"], ["de"])) == [
+        "xnli_fr",
+        "xnli_de",
+    ]
 
 
-@pytest.mark.parametrize(("given", "nearest"), [("CoLA", "cola"), ("sts-b", "stsb"), ("super_glue", "superglue")])
+@pytest.mark.parametrize(
+    ("given", "nearest"), [("CoLA", "cola"), ("sts-b", "stsb"), ("super_glue", "superglue")]
+)
 def test_an_unknown_task_suggests_the_nearest(given, nearest):
-    with pytest.raises(ValueError, match=f"tasks must be of glue, .*got '{given}'. Did you mean '{nearest}'"):
+    with pytest.raises(
+        ValueError, match=f"tasks must be of glue, .*got '{given}'. Did you mean '{nearest}'"
+    ):
         select_tasks(["cola", given])
 
 
@@ -104,7 +153,9 @@ def test_one_sentence_and_pairs_are_text_whatever_they_look_like(tmp_path):
     train, evaluation = load("cola", mirror(tmp_path, "cola", SENTENCE, SENTENCE[1:]))
     assert train[:] == {"texts": [[["One."]], [["Two."]]], "label": [1, 0]}
     assert train.features["label"] == datasets.Value("int64")
-    assert {name: rows[:] for name, rows in evaluation.items()} == {"validation": {"texts": [[["Two."]]], "label": [0]}}
+    assert {name: rows[:] for name, rows in evaluation.items()} == {
+        "validation": {"texts": [[["Two."]]], "label": [0]}
+    }
     train, _ = load("mrpc", mirror(tmp_path, "mrpc", PAIRS))
     assert train["texts"][:] == [[["2001-01-01", "y"]], [["2002-02-02", ""]], [["2003-03-03", "ü"]]]
 
@@ -143,8 +194,13 @@ def test_mnli_scores_its_two_sets_as_one(tmp_path):
     assert evaluation["validation"]["texts"][:] == [[["p0", "h0"]], [["p1", "h1"]], [["p2", "h2"]]]
     _, evaluation = load("mnli", str(tmp_path), validation_split="validation_mismatched")
     assert evaluation["validation"]["texts"][:] == [[["p2", "h2"]]]
-    train, evaluation = load("mnli", str(tmp_path), max_train_samples=2, max_eval_samples=1)  # of each set
-    assert len(train) == 2 and evaluation["validation"]["texts"][:] == [[["p0", "h0"]], [["p2", "h2"]]]
+    train, evaluation = load(
+        "mnli", str(tmp_path), max_train_samples=2, max_eval_samples=1
+    )  # of each set
+    assert len(train) == 2 and evaluation["validation"]["texts"][:] == [
+        [["p0", "h0"]],
+        [["p2", "h2"]],
+    ]
 
 
 def test_xnli_trains_on_english_and_scores_each_language(tmp_path):
@@ -162,7 +218,10 @@ def test_xnli_trains_on_english_and_scores_each_language(tmp_path):
 
 
 def test_names_of_classes_are_understood(tmp_path):
-    rows = [{**row, "label": label} for row, label in zip(NLI, ["neutral", "entailment", "contradiction"], strict=True)]
+    rows = [
+        {**row, "label": label}
+        for row, label in zip(NLI, ["neutral", "entailment", "contradiction"], strict=True)
+    ]
     assert load("cb", mirror(tmp_path, "cb", rows))[0]["label"][:] == [2, 0, 1]
     truth = [{"question": "q", "passage": "p", "label": label} for label in (True, False)]
     train, _ = load("boolq", mirror(tmp_path, "boolq", truth))
@@ -211,12 +270,17 @@ def test_what_is_not_in_data_dir(tmp_path, name, settings, message):
 
 def test_rows_from_the_hub(monkeypatch):
     """Their numbers count, whatever the dataset calls its classes."""
-    features = {"sentence": datasets.Value("large_string"), "label": datasets.ClassLabel(names=["0", "1"])}
+    features = {
+        "sentence": datasets.Value("large_string"),
+        "label": datasets.ClassLabel(names=["0", "1"]),
+    }
     asked = rows_of_the_hub(monkeypatch, features, sentence=["One.", "Two."], label=[1, 0])
     train, _ = load("cola", None, cache_dir="cache", token="secret")
     assert train[:] == {"texts": [[["One."]], [["Two."]]], "label": [1, 0]}
     common = {"cache_dir": "cache", "token": "secret"}
-    assert asked == [("nyu-mll/glue", "cola", {"split": split, **common}) for split in ("train", "validation")]
+    assert asked == [
+        ("nyu-mll/glue", "cola", {"split": split, **common}) for split in ("train", "validation")
+    ]
 
 
 def test_super_glue_is_read_from_its_parquet_copy(monkeypatch):
@@ -237,7 +301,13 @@ def test_labels_may_be_numbers_of_any_width():
 
 
 def test_a_hash_of_rows_is_that_of_their_values_and_of_the_names_of_classes():
-    rows, cola = datasets.Dataset.from_dict({"texts": [[["a"]], [["b"]]], "label": [0, 1]}), TASKS["cola"]
+    rows, cola = (
+        datasets.Dataset.from_dict({"texts": [[["a"]], [["b"]]], "label": [0, 1]}),
+        TASKS["cola"],
+    )
     renamed = dataclasses.replace(cola, label_names=("x", "y"))
     assert rows_hash(cola, rows.select([0, 1])) == rows_hash(cola, rows)
-    assert len({rows_hash(cola, rows), rows_hash(renamed, rows), rows_hash(cola, rows.select([1, 0]))}) == 3
+    assert (
+        len({rows_hash(cola, rows), rows_hash(renamed, rows), rows_hash(cola, rows.select([1, 0]))})
+        == 3
+    )

@@ -11,7 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from builders import DECODER, QUICK, Tokenizer, make_trainer, tiny_classifier, tiny_model, token_rows
+from builders import (
+    DECODER,
+    QUICK,
+    Tokenizer,
+    make_trainer,
+    tiny_classifier,
+    tiny_model,
+    token_rows,
+)
 from hub_standin import TOKEN, messages
 from transformers import TrainerCallback, TrainingArguments
 
@@ -24,7 +32,14 @@ from headless_trainer.hub.pushes import HubPushes, repository_name
 
 ROOT = Path(__file__).parents[2]
 MODEL = {"README.md", "config.json", "model.safetensors", "token_counts.safetensors"}
-STATES = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin", "settings.json", "manifest.json"}
+STATES = {
+    "optimizer.pt",
+    "scheduler.pt",
+    "rng_state.pth",
+    "training_args.bin",
+    "settings.json",
+    "manifest.json",
+}
 REFUSED = "401 Unauthorized"
 
 
@@ -41,15 +56,26 @@ def trainer_of(folder, **settings) -> HeadlessTrainer:
         "logging_steps": 500,
     } | settings  # fmt: skip
     rows = token_rows(Tokenizer(40), 16, lengths=(8,))
-    return make_trainer(folder, tiny_model("clm", 40, "headless", layers=1, positions=16), rows, settings)
+    return make_trainer(
+        folder, tiny_model("clm", 40, "headless", layers=1, positions=16), rows, settings
+    )
 
 
 def pushes_of(folder, **settings) -> HubPushes:
     """Pushes of a folder as a run leaves it."""
-    for name in ("model.safetensors", "README.md", "a.bin", "settings.json", "checkpoint-2/b.pt", ".incomplete/c"):
+    for name in (
+        "model.safetensors",
+        "README.md",
+        "a.bin",
+        "settings.json",
+        "checkpoint-2/b.pt",
+        ".incomplete/c",
+    ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(name)
-    return HubPushes(TrainingArguments(str(folder), hub_model_id="me/model", use_cpu=True, **settings))
+    return HubPushes(
+        TrainingArguments(str(folder), hub_model_id="me/model", use_cpu=True, **settings)
+    )
 
 
 def test_the_repository_is_named_by_the_argument_or_by_the_folder(tmp_path, monkeypatch):
@@ -69,15 +95,24 @@ def test_the_repository_is_named_by_the_argument_or_by_the_folder(tmp_path, monk
 def test_strategies(hub, tmp_path, strategy):
     trainer = trainer_of(tmp_path, hub_strategy=strategy, hub_always_push=True, save_total_limit=1)
     trainer.train()
-    folders = {"checkpoint": ["last-checkpoint"], "all_checkpoints": ["checkpoint-2", "checkpoint-4"]}
+    folders = {
+        "checkpoint": ["last-checkpoint"],
+        "all_checkpoints": ["checkpoint-2", "checkpoint-4"],
+    }
     expected = {
-        f"{folder}/{name}" for folder in folders.get(strategy, []) for name in MODEL | STATES | {"trainer_state.json"}
+        f"{folder}/{name}"
+        for folder in folders.get(strategy, [])
+        for name in MODEL | STATES | {"trainer_state.json"}
     }
     pushed = hub.files("me/model")
-    assert set(pushed) == (set() if strategy == "end" else expected | MODEL | {"trainer_state.json"})
+    assert set(pushed) == (
+        set() if strategy == "end" else expected | MODEL | {"trainer_state.json"}
+    )
     steps = [f"Training in progress, step {step}" for step in (2, 4)]
     whole = [f"{message}{end}" for message in steps for end in ("", ", checkpoint")]
-    assert hub.repositories["me/model"].messages == {"end": [], "every_save": steps}.get(strategy, whole)
+    assert hub.repositories["me/model"].messages == {"end": [], "every_save": steps}.get(
+        strategy, whole
+    )
     for name in pushed.keys() & MODEL:  # the last one wins
         assert pushed[name] == (tmp_path / "checkpoint-4" / name).read_bytes()
     if strategy == "all_checkpoints":  # checkpoint-2 was rotated away meanwhile
@@ -99,9 +134,15 @@ def test_saving_pushes_the_model_and_a_copy_elsewhere_is_not_pushed(hub, tmp_pat
 def test_pushing_by_hand_saves_first(hub, tmp_path):
     trainer = trainer_of(tmp_path / "run", push_to_hub=False)
     assert not hub.repositories
-    trainer.push_to_hub("by hand", revision="next", private=True, tasks="fill-mask")  # as run_mlm.py does
+    trainer.push_to_hub(
+        "by hand", revision="next", private=True, tasks="fill-mask"
+    )  # as run_mlm.py does
     repository = hub.repositories["me/model"]
-    assert repository.messages == ["by hand"] and repository.private and not repository.branches["main"]
+    assert (
+        repository.messages == ["by hand"]
+        and repository.private
+        and not repository.branches["main"]
+    )
     assert set(repository.branches["next"]) == MODEL
 
 
@@ -113,7 +154,14 @@ def test_neither_checkpoints_nor_hidden_files_are_pushed(hub, tmp_path):
 
 def test_a_save_pushes_the_model_alone(hub, tmp_path):
     folder = tmp_path / "checkpoint-4"
-    for name in ("model.safetensors", "optimizer.pt", "rng_state.pth", "manifest.json", "stream_0.json", ".hidden"):
+    for name in (
+        "model.safetensors",
+        "optimizer.pt",
+        "rng_state.pth",
+        "manifest.json",
+        "stream_0.json",
+        ".hidden",
+    ):
         folder.mkdir(exist_ok=True)
         (folder / name).write_text(name)
     args = TrainingArguments(str(tmp_path), hub_model_id="me/model", push_to_hub=True, use_cpu=True)
@@ -125,7 +173,9 @@ def test_a_save_pushes_the_model_alone(hub, tmp_path):
 
 def test_only_the_main_process_pushes(tmp_path, monkeypatch):
     monkeypatch.setattr(HeadlessTrainer, "is_world_process_zero", lambda self: False)
-    monkeypatch.setattr(HubPushes, "__init__", lambda *args, **kwargs: pytest.fail("another process pushes"))
+    monkeypatch.setattr(
+        HubPushes, "__init__", lambda *args, **kwargs: pytest.fail("another process pushes")
+    )
     trainer = trainer_of(tmp_path)
     trainer.save_model()
     trainer.push_to_hub()
@@ -143,17 +193,27 @@ def test_a_checkpoint_stays_while_it_is_pushed(hub, tmp_path, monkeypatch, alway
     said = [f"Training in progress, step {step}" for step in ((2, 4, 6) if always else (2,))]
     assert hub.repositories["me/model"].messages == said
     kept = {path.name for path in tmp_path.glob("checkpoint-*")}
-    assert kept == ({"checkpoint-2", "checkpoint-4", "checkpoint-6"} if always else {"checkpoint-2", "checkpoint-6"})
+    assert kept == (
+        {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
+        if always
+        else {"checkpoint-2", "checkpoint-6"}
+    )
 
 
 def test_a_refused_token_is_said_once_and_again_at_the_end(hub, tmp_path, caplog, capfd):
     hub.token = "another"
-    pushes = pushes_of(tmp_path, hub_token=TOKEN, push_to_hub=True, hub_private_repo=True, hub_revision="next")
+    pushes = pushes_of(
+        tmp_path, hub_token=TOKEN, push_to_hub=True, hub_private_repo=True, hub_revision="next"
+    )
     state = type("State", (), {"global_step": 2})()
     pushes.on_save(TrainingArguments(str(tmp_path), push_to_hub=True, use_cpu=True), state, None)
     pushes.wait()
     run = f"hf upload me/model {tmp_path} . --exclude 'checkpoint-*' --exclude '.*' --exclude '*.bin' --exclude settings.json"
-    assert messages(caplog).count(REFUSED) == messages(caplog).count(f"later: {run} --private --revision next") == 1
+    assert (
+        messages(caplog).count(REFUSED)
+        == messages(caplog).count(f"later: {run} --private --revision next")
+        == 1
+    )
     pushes.push_run("the end")
     assert messages(caplog).count(REFUSED) == 2
     illegal = pushes_of(tmp_path, hub_token=f"{TOKEN}\n")
@@ -164,7 +224,9 @@ def test_a_refused_token_is_said_once_and_again_at_the_end(hub, tmp_path, caplog
 
 
 @pytest.mark.slow
-def test_a_hub_that_hangs_is_waited_for_no_longer_than_the_limit(hub, tmp_path, monkeypatch, caplog):
+def test_a_hub_that_hangs_is_waited_for_no_longer_than_the_limit(
+    hub, tmp_path, monkeypatch, caplog
+):
     monkeypatch.setattr(hub_module, "LIMIT_SECONDS", 0.5)
     monkeypatch.setattr(hub_module, "STALL_SECONDS", 0.5)
     pushes = pushes_of(tmp_path)
@@ -209,27 +271,41 @@ def test_an_interrupt_ends_pushes_and_names_the_last(hub, tmp_path, caplog, monk
 def contents(folder: Path) -> bytes:
     """All that lies in a folder, archives unpacked."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
-    archives = [repr(vars(torch.load(path, weights_only=False))) for path in paths if path.suffix == ".bin"]
+    archives = [
+        repr(vars(torch.load(path, weights_only=False))) for path in paths if path.suffix == ".bin"
+    ]
     return b"".join(path.read_bytes() for path in paths) + "".join(archives).encode()
 
 
 def test_the_token_stays_out_of_what_is_saved(tmp_path):
     trainer = trainer_of(tmp_path / "run", push_to_hub=False, hub_token=TOKEN)
     trainer.save_model()
-    args = TrainingArguments(str(tmp_path / "classifier"), use_cpu=True, hub_token=TOKEN, report_to=[])
+    args = TrainingArguments(
+        str(tmp_path / "classifier"), use_cpu=True, hub_token=TOKEN, report_to=[]
+    )
     ClassificationTrainer(tiny_classifier(), args, lambda rows: rows).save_model()
     for name in ("run", "classifier"):
-        assert (tmp_path / name / "training_args.bin").is_file() and TOKEN.encode() not in contents(tmp_path / name)
+        assert (tmp_path / name / "training_args.bin").is_file() and TOKEN.encode() not in contents(
+            tmp_path / name
+        )
     assert trainer.args.hub_token == TOKEN
 
 
 def test_a_classifier_is_pushed_with_its_token(tmp_path, monkeypatch):
-    given = {"push_to_hub": True, "hub_model_id": "me/classifier", "hub_token": TOKEN, "report_to": [], "use_cpu": True}
+    given = {
+        "push_to_hub": True,
+        "hub_model_id": "me/classifier",
+        "hub_token": TOKEN,
+        "report_to": [],
+        "use_cpu": True,
+    }
     args = TrainingArguments(str(tmp_path / "classifier"), **given)
     pushed = []
     api = SimpleNamespace(
         create_repo=lambda name, **given: SimpleNamespace(repo_id=name),
-        upload_folder=lambda **given: pushed.append((given["token"], {*os.listdir(given["folder_path"])})),
+        upload_folder=lambda **given: pushed.append(
+            (given["token"], {*os.listdir(given["folder_path"])})
+        ),
     )
     monkeypatch.setattr("transformers.trainer.hf_api", lambda: api)
     ClassificationTrainer(tiny_classifier(), args, lambda rows: rows).save_model()
@@ -241,31 +317,56 @@ RUN = [*DECODER, *QUICK, "--save_strategy", "steps", "--save_steps", "2", "--pus
 
 
 @pytest.mark.slow
-def test_runs_without_the_hub_are_whole_and_can_be_pushed_later(hub, tmp_path, text_file, own_cache, caplog):
+def test_runs_without_the_hub_are_whole_and_can_be_pushed_later(
+    hub, tmp_path, text_file, own_cache, caplog
+):
     hub.token, run, head = "another", tmp_path / "run", tmp_path / "head"
-    run_pretrain.main([*RUN, "--train_file", str(text_file), "--output_dir", str(run), "--hub_model_id", "me/tiny"])
+    run_pretrain.main(
+        [
+            *RUN,
+            "--train_file",
+            str(text_file),
+            "--output_dir",
+            str(run),
+            "--hub_model_id",
+            "me/tiny",
+        ]
+    )
     said = messages(caplog)
     assert not hub.repositories and said.count(REFUSED) == 2  # at the start and at the end
     hub.token = TOKEN
     command = shlex.split(said.rpartition("To push them later: ")[2].splitlines()[0])
     command[0] = str(Path(sys.executable).with_name("hf"))
     subprocess.run(command, check=True, capture_output=True, text=True)
-    report = {"trainer_state.json", "eval_results.json", "loss.png", "tokenizer.json", "tokenizer_config.json"}
+    report = {
+        "trainer_state.json",
+        "eval_results.json",
+        "loss.png",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
     pushed = hub.files("me/tiny")
-    assert set(pushed) >= MODEL | report and not any("checkpoint-" in name or ".bin" in name for name in pushed)
+    assert set(pushed) >= MODEL | report and not any(
+        "checkpoint-" in name or ".bin" in name for name in pushed
+    )
     assert all(content == (run / name).read_bytes() for name, content in pushed.items())
     assert TOKEN.encode() not in contents(run) + b"".join(pushed.values())
     flags = ["--push_to_hub", "--hub_model_id", "me/free"]
     run_lm_head.main(["--model_name_or_path", str(run), "--output_dir", str(head), *flags])
     pushed = hub.files("me/free")
     assert pushed["model.safetensors"] == (head / "model.safetensors").read_bytes()
-    assert b'from_pretrained("me/free")' in pushed["README.md"] and b"./head" not in pushed["README.md"]
+    assert (
+        b'from_pretrained("me/free")' in pushed["README.md"]
+        and b"./head" not in pushed["README.md"]
+    )
 
 
 def start(program: str, *arguments) -> subprocess.Popen:
     program = f"from headless_trainer.hub import pushes\npushes.STALL_SECONDS = 0.5\n{program}"
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 PUSH = """
@@ -281,11 +382,15 @@ run.push_run("one", blocking=False)
 def test_a_process_that_ends_waits_for_its_push_a_bounded_time(hub, tmp_path, hangs):
     (tmp_path / "config.json").write_text("{}")
     hub.stalls = 20 * hangs
-    process = start(f"pushes.LIMIT_SECONDS = {2 if hangs else 60}\n{PUSH}print(time.monotonic())", tmp_path)
+    process = start(
+        f"pushes.LIMIT_SECONDS = {2 if hangs else 60}\n{PUSH}print(time.monotonic())", tmp_path
+    )
     said, _ = process.communicate(timeout=200)
     # The retries alone would take half a minute.
     assert time.monotonic() - float(said.split()[0]) < (15 if hangs else 60)
-    assert process.returncode == 0 and ("To push them later: hf upload me/model" in said) == hangs, said
+    assert (
+        process.returncode == 0 and ("To push them later: hf upload me/model" in said) == hangs
+    ), said
     assert hub.repositories["me/model"].messages == ([] if hangs else ["one"])
 
 
@@ -294,8 +399,15 @@ def test_a_process_that_ends_waits_for_its_push_a_bounded_time(hub, tmp_path, ha
 def test_sigterm_ends_a_training_whose_push_hangs(hub, tmp_path, text_file, strategy, code):
     hub.stalls = 100
     flags = f"--train_file {text_file} --output_dir {tmp_path}/run --hub_model_id me/tiny --hub_strategy {strategy}"
-    flags = [*flags.split(), *(["--max_steps", "100000", "--save_steps", "20"] if strategy == "every_save" else [])]
-    process = start("import sys; from headless_trainer.cli.pretrain import main; main(sys.argv[1:])", *RUN, *flags)
+    flags = [
+        *flags.split(),
+        *(["--max_steps", "100000", "--save_steps", "20"] if strategy == "every_save" else []),
+    ]
+    process = start(
+        "import sys; from headless_trainer.cli.pretrain import main; main(sys.argv[1:])",
+        *RUN,
+        *flags,
+    )
     assert hub.stalled.wait(200)
     if strategy == "end":
         assert any("saved in" in line for line in process.stdout)

@@ -14,7 +14,11 @@ from headless_trainer.models.projection import find_head
 from headless_trainer.objective.masking import MaskingRule, content_seeds, mask_tokens
 from headless_trainer.objective.negatives import NegativePool
 from headless_trainer.objective.prior import log_prior
-from headless_trainer.trainers.evaluation import generators_set_aside, pool_scores, vocabulary_scores
+from headless_trainer.trainers.evaluation import (
+    generators_set_aside,
+    pool_scores,
+    vocabulary_scores,
+)
 from headless_trainer.trainers.step import Candidates
 from headless_trainer.trainers.window import TrainingWindow, count_pool
 
@@ -25,8 +29,18 @@ V = 31
 SMALL = {"vocab_size": V, "attn_implementation": "eager", "bos_token_id": 0, "eos_token_id": 0}
 MODELS = {
     "gpt2": {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16},
-    "phi": {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16},
-    "bert": {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16},
+    "phi": {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    },
+    "bert": {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    },
 }
 
 
@@ -42,7 +56,9 @@ def accelerator():
 def same(compute, *tensors):
     """The same numbers on both devices."""
     want, got = compute(*tensors), compute(*(tensor.to(DEVICE) for tensor in tensors))
-    for here, there in zip(torch.utils._pytree.tree_leaves(want), torch.utils._pytree.tree_leaves(got), strict=True):
+    for here, there in zip(
+        torch.utils._pytree.tree_leaves(want), torch.utils._pytree.tree_leaves(got), strict=True
+    ):
         assert there.device == DEVICE
         torch.testing.assert_close(there.cpu(), here)
 
@@ -62,8 +78,17 @@ def test_scores():
     counts = targets.bincount(minlength=V)
     same(log_prior, counts)
     prior, rest = log_prior(counts), (hidden, targets, weight)
-    same(lambda hidden, ids, rows, bias: vocabulary_scores(hidden, ids, Table(rows), bias), *rest, prior)
-    same(lambda hidden, ids, rows: pool_scores(hidden, ids, Table(rows), NegativePool.from_targets(ids)), *rest)
+    same(
+        lambda hidden, ids, rows, bias: vocabulary_scores(hidden, ids, Table(rows), bias),
+        *rest,
+        prior,
+    )
+    same(
+        lambda hidden, ids, rows: pool_scores(
+            hidden, ids, Table(rows), NegativePool.from_targets(ids)
+        ),
+        *rest,
+    )
     rule = MaskingRule(mask_token_id=1, vocab_size=V, special_ids=torch.tensor([0, 1]))
     same(lambda ids: mask_tokens(ids, rule, content_seeds(ids, (0, 1))), targets.view(2, 10))
 
@@ -84,7 +109,9 @@ def test_heads(model_type):
     if BEFORE_5_21 and model_type != "bert":
         pytest.skip("the stand-in does not see every tensor that transformers < 5.21 makes")
     torch.manual_seed(0)
-    trunk = AutoModel.from_config(AutoConfig.for_model(model_type, **SMALL, **MODELS[model_type])).eval()
+    trunk = AutoModel.from_config(
+        AutoConfig.for_model(model_type, **SMALL, **MODELS[model_type])
+    ).eval()
     counts, ids = torch.arange(V), torch.tensor([[3, 1, 2]])
     want = attach_lm_head(trunk, counts)(ids).logits
     for given in (counts, counts.to(DEVICE)):
@@ -97,10 +124,16 @@ def test_heads(model_type):
     assert unfold(model.base_model).device == DEVICE
 
 
-@pytest.mark.skipif(BEFORE_5_21, reason="the stand-in does not see every tensor that transformers < 5.21 makes")
+@pytest.mark.skipif(
+    BEFORE_5_21, reason="the stand-in does not see every tensor that transformers < 5.21 makes"
+)
 def test_the_scale_of_logits():
     layer = MODELS["phi"] | {"logits_scaling": 4.0}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("granite", **SMALL, **layer)).eval().to(DEVICE)
+    model = (
+        AutoModelForCausalLM.from_config(AutoConfig.for_model("granite", **SMALL, **layer))
+        .eval()
+        .to(DEVICE)
+    )
     assert find_head(model)[1:] == (0.25, None)
 
 

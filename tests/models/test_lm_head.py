@@ -16,8 +16,19 @@ from headless_trainer.objective.prior import candidate_log_prior, log_prior
 from headless_trainer.runtime.checkpoints import save_token_counts
 
 VOCAB, WIDTH = 101, 16
-DECODER = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
-LLAMA = DECODER | {"num_key_value_heads": 1, "head_dim": 8, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+DECODER = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+}
+LLAMA = DECODER | {
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "pad_token_id": 0,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+}
 OPT = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 24}
 OPT |= {"word_embed_proj_dim": WIDTH, "max_position_embeddings": 32}
 SETTINGS = {
@@ -65,7 +76,9 @@ def ids():
 
 def reload(model, folder, **settings):
     model.save_pretrained(folder)
-    loaded, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **settings)
+    loaded, info = AutoModelForCausalLM.from_pretrained(
+        folder, output_loading_info=True, **settings
+    )
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
     return loaded.eval()
 
@@ -86,7 +99,9 @@ def relative_error(got, want):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
 @pytest.mark.parametrize("model_type", [*LAYER_NORM, "phi", "opt of the post-norm kind"])
 @torch.no_grad()
-def test_a_reloaded_checkpoint_gives_the_implied(model_type, dtype, tolerance, counts, ids, tmp_path):
+def test_a_reloaded_checkpoint_gives_the_implied(
+    model_type, dtype, tolerance, counts, ids, tmp_path
+):
     model_type, _, post_norm = model_type.partition(" ")
     trunk = make_trunk(model_type, dtype, **{"do_layer_norm_before": False} if post_norm else {})
     expected = implied(trunk, ids, log_prior(counts))
@@ -105,7 +120,9 @@ WIDE_BERT = {"hidden_size": 256, "num_hidden_layers": 1}
     *((name, {}) for name in LAYER_NORM), *(("bert", WIDE_BERT | {"layer_norm_eps": eps}) for eps in (1e-12, 1e-5)),
 ])  # fmt: skip
 @torch.no_grad()
-def test_16_bits_are_as_close_as_the_unfolded_sum(model_type, changes, made_wide, dtype, counts, ids):
+def test_16_bits_are_as_close_as_the_unfolded_sum(
+    model_type, changes, made_wide, dtype, counts, ids
+):
     """Made in float32 and then cast, as users do, or made in 16 bits."""
     trunk, prior = make_trunk(model_type, **changes), log_prior(counts)
     cast = copy.deepcopy(trunk).to(dtype)
@@ -131,19 +148,29 @@ def test_the_fold_does_not_depend_on_the_gains(gains, counts, ids):
 
 @torch.no_grad()
 def test_fold_bias_by_hand():
-    config = AutoConfig.for_model("gpt2", vocab_size=2, n_embd=2, n_layer=1, n_head=1, n_positions=8)
+    config = AutoConfig.for_model(
+        "gpt2", vocab_size=2, n_embd=2, n_layer=1, n_head=1, n_positions=8
+    )
     model = AutoModelForCausalLM.from_config(config)
     model.transformer.ln_f.weight.copy_(torch.tensor([2.0, 3.0]))
     model.transformer.ln_f.bias.copy_(torch.tensor([10.0, 20.0]))
     weight = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double()
     folded = fold_bias(model, weight, torch.tensor([100.0, 200.0]).double())
     # Two normalised values are (1, -1) or (-1, 1): the old outputs were (12, 17) or (8, 23), the new ones are (2, 0) or (0, 2).
-    assert model.transformer.ln_f.weight.tolist() == model.transformer.ln_f.bias.tolist() == [1.0, 1.0]
-    torch.testing.assert_close(folded @ torch.tensor([2.0, 0.0]).double(), torch.tensor([112.0, 217.0]).double())
-    torch.testing.assert_close(folded @ torch.tensor([0.0, 2.0]).double(), torch.tensor([108.0, 223.0]).double())
+    assert (
+        model.transformer.ln_f.weight.tolist() == model.transformer.ln_f.bias.tolist() == [1.0, 1.0]
+    )
+    torch.testing.assert_close(
+        folded @ torch.tensor([2.0, 0.0]).double(), torch.tensor([112.0, 217.0]).double()
+    )
+    torch.testing.assert_close(
+        folded @ torch.tensor([0.0, 2.0]).double(), torch.tensor([108.0, 223.0]).double()
+    )
 
 
-@pytest.mark.parametrize("kind", [*LAYER_NORM, "phi", *RMS_NORM, "granite", "gemma2", "nemotron", "opt, projected"])
+@pytest.mark.parametrize(
+    "kind", [*LAYER_NORM, "phi", *RMS_NORM, "granite", "gemma2", "nemotron", "opt, projected"]
+)
 @torch.no_grad()
 def test_init_embeddings_is_the_plain_projection(kind, ids, tmp_path):
     model_type, _, projected = kind.partition(",")
@@ -157,7 +184,9 @@ def test_init_embeddings_is_the_plain_projection(kind, ids, tmp_path):
 
 NO_NORM = "model .*ForCausalLM does not end in a LayerNorm .*'embeddings'"
 MODERN = LLAMA | {"vocab_size": VOCAB, "cls_token_id": 2, "sep_token_id": 3}
-SHIFTED = MODERN | {"norm_bias": True}  # by a trunk's LayerNorm, which the head's dense layer has no bias to undo
+SHIFTED = MODERN | {
+    "norm_bias": True
+}  # by a trunk's LayerNorm, which the head's dense layer has no bias to undo
 
 
 @pytest.mark.parametrize("trunk, changes, given, text", [
@@ -185,7 +214,9 @@ def test_what_is_not_folded(counts, monkeypatch):
     """A bias below layers of a head; and a fold in shards is not undone."""
     config = AutoConfig.for_model("modernbert-decoder", **MODERN, decoder_bias=False)
     with pytest.raises(ValueError, match="ModernBertDecoderForCausalLM has layers between"):
-        fold_bias(AutoModelForCausalLM.from_config(config), torch.zeros(VOCAB, WIDTH), torch.zeros(VOCAB))
+        fold_bias(
+            AutoModelForCausalLM.from_config(config), torch.zeros(VOCAB, WIDTH), torch.zeros(VOCAB)
+        )
     model = attach_lm_head(make_trunk("gpt2"), counts)
     monkeypatch.setattr(fold, "is_deepspeed_zero3_enabled", lambda: True)
     with pytest.raises(ValueError, match="model GPT2Model has log q folded"):
@@ -195,8 +226,17 @@ def test_what_is_not_folded(counts, monkeypatch):
 ENCODERS = {
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "mpnet", "roformer", "deberta-v2"), ENCODER),
     "distilbert": {"dim": WIDTH, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
-    "xlm": {"emb_dim": WIDTH, "n_layers": 2, "n_heads": 2, "n_words": VOCAB},  # its head is the projection alone
-    "fnet": {"hidden_size": WIDTH, "num_hidden_layers": 2, "intermediate_size": 24},  # with a pooler below its head
+    "xlm": {
+        "emb_dim": WIDTH,
+        "n_layers": 2,
+        "n_heads": 2,
+        "n_words": VOCAB,
+    },  # its head is the projection alone
+    "fnet": {
+        "hidden_size": WIDTH,
+        "num_hidden_layers": 2,
+        "intermediate_size": 24,
+    },  # with a pooler below its head
     "modernbert": ENCODER | MODERN,  # its LayerNorms have no bias
 }
 NEW_LAYERS = {  # a head narrower than the trunk, or one whose dense layer has no bias to put the constant in
@@ -226,11 +266,15 @@ def test_the_layers_before_the_projection_return_what_they_read_however_far_out(
     trunk = make_trunk("bert")
     model = attach_lm_head(trunk, counts)
     normalised = torch.full((1, WIDTH), -((1 / (WIDTH - 1)) ** 0.5))
-    normalised[0, 3] = (WIDTH - 1) ** 0.5  # the farthest that a normalised value can be, on either side
+    normalised[0, 3] = (
+        WIDTH - 1
+    ) ** 0.5  # the farthest that a normalised value can be, on either side
     norm = trunk.encoder.layer[-1].output.LayerNorm
     for values in (normalised, -normalised):
         hidden = values * norm.weight + norm.bias
-        torch.testing.assert_close(model.cls.predictions.transform(hidden), hidden, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            model.cls.predictions.transform(hidden), hidden, rtol=1e-4, atol=1e-4
+        )
 
 
 @torch.no_grad()
@@ -245,13 +289,22 @@ def test_a_narrow_head_begins_as_the_candidate_matrix():
 @torch.no_grad()
 def test_activations_that_pass_values_on(activation, counts, ids):
     trunk = make_trunk("bert", hidden_act=activation)
-    assert relative_error(attach_lm_head(trunk, counts)(ids).logits, implied(trunk, ids, log_prior(counts))) < 5e-5
+    assert (
+        relative_error(
+            attach_lm_head(trunk, counts)(ids).logits, implied(trunk, ids, log_prior(counts))
+        )
+        < 5e-5
+    )
 
 
-@pytest.mark.parametrize(("model_type", "trained"), [("bert", True), ("bert", False), ("modernbert", True)])
+@pytest.mark.parametrize(
+    ("model_type", "trained"), [("bert", True), ("bert", False), ("modernbert", True)]
+)
 def test_layers_that_pass_through_do_not_end_a_training(model_type, trained, counts, ids):
     model = attach_lm_head(make_trunk(model_type), counts, new_layers=trained)
-    assert all(weight.requires_grad for weight in model.parameters()) is (model_type == "bert" and trained)
+    assert all(weight.requires_grad for weight in model.parameters()) is (
+        model_type == "bert" and trained
+    )
     attached = [weight.requires_grad for weight in model.parameters()]
     VocabularyHead(model.requires_grad_(True))  # as it is loaded
     assert attached == [weight.requires_grad for weight in model.parameters()]
@@ -269,13 +322,17 @@ def test_a_decoder_with_layers_before_its_projection(counts, ids, tmp_path):
     torch.manual_seed(0)
     trunk = AutoModel.from_config(AutoConfig.for_model("modernbert-decoder", **MODERN)).eval()
     model = reload(attach_lm_head(trunk, counts), tmp_path)
-    assert relative_error(model(input_ids=ids).logits, implied(trunk, ids, log_prior(counts))) < 5e-5
+    assert (
+        relative_error(model(input_ids=ids).logits, implied(trunk, ids, log_prior(counts))) < 5e-5
+    )
 
 
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "xlm"])
 @torch.no_grad()
 def test_an_encoder_made_a_decoder_gets_a_causal_head(model_type, counts, ids, tmp_path):
-    trunk = make_trunk(model_type, **({"causal": True} if model_type == "xlm" else {"is_decoder": True}))
+    trunk = make_trunk(
+        model_type, **({"causal": True} if model_type == "xlm" else {"is_decoder": True})
+    )
     want = implied(trunk, ids, log_prior(counts))
     changed = ids.clone()
     changed[:, -1] = 5
@@ -290,7 +347,9 @@ def test_an_encoder_made_a_decoder_gets_a_causal_head(model_type, counts, ids, t
 def test_heads_that_cannot_pass_through_are_refused_or_kept_for_training(model_type, counts):
     trunk = make_trunk("bert" if "zero" in model_type else model_type)
     if "zero" in model_type:
-        trunk.encoder.layer[-1].output.LayerNorm.weight.data[5] = 0.0  # nothing can be divided by it
+        trunk.encoder.layer[-1].output.LayerNorm.weight.data[5] = (
+            0.0  # nothing can be divided by it
+        )
     with pytest.raises(ValueError, match="model .*ForMaskedLM has layers between"):
         attach_lm_head(trunk, counts)
     model = attach_lm_head(trunk, counts, new_layers=True)
@@ -318,16 +377,24 @@ def test_the_trunk_is_copied_and_the_head_is_untied(model_type, counts, tmp_path
         assert head.data_ptr() != embedding.data_ptr()
         torch.testing.assert_close(embedding, trunk.get_input_embeddings().weight, rtol=0, atol=0)
     for role in ("pad", "bos", "eos"):
-        assert getattr(model.generation_config, f"{role}_token_id") == getattr(trunk.config, f"{role}_token_id")
+        assert getattr(model.generation_config, f"{role}_token_id") == getattr(
+            trunk.config, f"{role}_token_id"
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("model_type", LAYER_NORM)
-def test_the_trunk_in_a_folded_decoder_is_given_back_bit_for_bit(model_type, dtype, counts, tmp_path):
+def test_the_trunk_in_a_folded_decoder_is_given_back_bit_for_bit(
+    model_type, dtype, counts, tmp_path
+):
     trunk = make_trunk(model_type, dtype)
     attach_lm_head(trunk, counts).save_pretrained(tmp_path)
     folded = AutoModel.from_pretrained(tmp_path, dtype="auto")
-    norms = [name for name, value in trunk.state_dict().items() if not torch.equal(value, folded.state_dict()[name])]
+    norms = [
+        name
+        for name, value in trunk.state_dict().items()
+        if not torch.equal(value, folded.state_dict()[name])
+    ]
     assert len(norms) == 2 and all("norm" in name or "ln_f" in name for name in norms)
     restored = unfold(folded)
     torch.testing.assert_close(restored.state_dict(), trunk.state_dict(), rtol=0, atol=0)
@@ -365,14 +432,18 @@ def test_a_head_made_of_a_folded_decoder_is_that_of_its_trunk(counts, ids, tmp_p
     torch.testing.assert_close(again(ids).logits, model(ids).logits, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("totals, drawn_share", [({}, 0.0), ({"candidates": 200.0, "drawn_candidates": 50.0}, 0.25)])
+@pytest.mark.parametrize(
+    "totals, drawn_share", [({}, 0.0), ({"candidates": 200.0, "drawn_candidates": 50.0}, 0.25)]
+)
 @torch.no_grad()
 def test_the_folder_says_what_the_head_is(totals, drawn_share, counts, ids, tmp_path):
     trunk = make_trunk("gpt2")
     trunk.save_pretrained(tmp_path)
     save_token_counts(tmp_path, counts, totals)
     want = implied(trunk, ids, candidate_log_prior(counts, drawn_share))
-    whole = AutoModelForCausalLM.from_config(trunk.config)  # a language model may be given for its trunk
+    whole = AutoModelForCausalLM.from_config(
+        trunk.config
+    )  # a language model may be given for its trunk
     whole.base_model.load_state_dict(trunk.state_dict())
     for given in ((tmp_path,), (str(tmp_path),), (trunk, tmp_path), (whole, tmp_path)):
         assert relative_error(attach_lm_head(*given)(ids).logits, want) < 1e-5
@@ -406,5 +477,9 @@ def test_the_model_made_is_the_model_read_back(model_type, dtype, ids, tmp_path)
     model = attach_lm_head(trunk, init="embeddings")
     loaded = reload(model, tmp_path)
     with torch.no_grad():
-        torch.testing.assert_close(model(input_ids=ids).logits, loaded(input_ids=ids).logits, rtol=0, atol=0)
-    assert {buffer.dtype for name, buffer in model.named_buffers() if "inv_freq" in name} == {torch.float32}
+        torch.testing.assert_close(
+            model(input_ids=ids).logits, loaded(input_ids=ids).logits, rtol=0, atol=0
+        )
+    assert {buffer.dtype for name, buffer in model.named_buffers() if "inv_freq" in name} == {
+        torch.float32
+    }

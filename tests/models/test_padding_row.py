@@ -10,7 +10,12 @@ from architectures import ARCHITECTURES, ENCODER, LLAMA, LM_CLASSES, Architectur
 from builders import Gradients, make_trainer
 from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, TrainingArguments
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    TrainingArguments,
+)
 
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
 from headless_trainer.models.candidate_head import CandidateHead
@@ -21,12 +26,28 @@ LENGTHS = (9, 9, 6, 4)
 MODELS = ARCHITECTURES | {
     "qwen2": Architecture("clm", "qwen2", LLAMA),
     "mistral": Architecture("clm", "mistral", LLAMA),
-    "convbert": Architecture("mlm", "convbert", ENCODER | {"embedding_size": 16, "num_groups": 1, "head_ratio": 1}),
+    "convbert": Architecture(
+        "mlm", "convbert", ENCODER | {"embedding_size": 16, "num_groups": 1, "head_ratio": 1}
+    ),
 }
-DECODERS = ["llama", "qwen2", "qwen3", "mistral", "opt", "olmo2", "gemma", "phi", "gpt2", "gpt_neox", "bloom"]
+DECODERS = [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "opt",
+    "olmo2",
+    "gemma",
+    "phi",
+    "gpt2",
+    "gpt_neox",
+    "bloom",
+]
 ENCODERS = ["bert", "roberta"]
 CASES = [(name, "dense") for name in DECODERS + ENCODERS]
-CASES += [(name, mode) for name in ("llama", "opt", "gemma", "bert") for mode in ("sparse", "vanilla")]
+CASES += [
+    (name, mode) for name in ("llama", "opt", "gemma", "bert") for mode in ("sparse", "vanilla")
+]
 
 
 class Tokenizer(builders.Tokenizer):
@@ -71,7 +92,11 @@ def trainer_of(model, folder, pad: int, **settings):
 
 def gradient_of(trainer) -> torch.Tensor:
     """Of the embedding, at the first step."""
-    name = next(name for name, weight in trainer.model.named_parameters() if weight is trainer.embedding.weight)
+    name = next(
+        name
+        for name, weight in trainer.model.named_parameters()
+        if weight is trainer.embedding.weight
+    )
     return trainer.gradients.kept[name].to_dense()
 
 
@@ -82,7 +107,11 @@ def train_and_watch(trainer) -> tuple[dict, torch.Tensor]:
     def watched(batch):
         inputs, micro_batch = take_out(batch)
         labels = torch.full_like(inputs["input_ids"], -100)
-        labels = labels.flatten().index_put((micro_batch.predicted,), micro_batch.target_ids).view_as(labels)
+        labels = (
+            labels.flatten()
+            .index_put((micro_batch.predicted,), micro_batch.target_ids)
+            .view_as(labels)
+        )
         seen.append((inputs, labels))
         return inputs, micro_batch
 
@@ -95,7 +124,9 @@ def naive_gradients(model, inputs, labels, headless: bool) -> tuple[torch.Tensor
     """Gradient of the whole table of the paper's K x K loss, or of the full logits; and the part of the input role."""
     embedding, predicted = model.get_input_embeddings(), labels >= 0
     embedded = []
-    handle = embedding.register_forward_hook(lambda module, args, output: embedded.append((args[0], output)))
+    handle = embedding.register_forward_hook(
+        lambda module, args, output: embedded.append((args[0], output))
+    )
     output = model(**inputs)
     handle.remove()
     embedded[0][1].retain_grad()
@@ -117,20 +148,31 @@ def test_a_token_has_the_gradients_of_both_roles_and_padding_has_none(name, pad,
     headless = mode != "vanilla"
     model = make_model(name, pad, AutoModel if headless else LM_CLASSES[MODELS[name].task])
     objective = "headless" if headless else "vanilla"
-    trainer = trainer_of(model, tmp_path, pad, objective=objective, sparse_embedding_updates=mode == "sparse")
+    trainer = trainer_of(
+        model, tmp_path, pad, objective=objective, sparse_embedding_updates=mode == "sparse"
+    )
     reference = copy.deepcopy(trainer.model)
-    reference.get_input_embeddings().padding_idx = None  # padding is what the attention mask hides, here and there
+    reference.get_input_embeddings().padding_idx = (
+        None  # padding is what the attention mask hides, here and there
+    )
     before = reference.get_input_embeddings().weight.detach().clone()
     inputs, labels = train_and_watch(trainer)
-    found, (wanted, as_input) = gradient_of(trainer), naive_gradients(reference, inputs, labels, headless)
+    found, (wanted, as_input) = (
+        gradient_of(trainer),
+        naive_gradients(reference, inputs, labels, headless),
+    )
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
     assert as_input[EOS].norm() > 1e-4
     assert before[EOS].any()
-    if headless and MODELS[name].task == "clm":  # a head may be a matrix of its own; mlm predicts no special token
+    if (
+        headless and MODELS[name].task == "clm"
+    ):  # a head may be a matrix of its own; mlm predicts no special token
         assert (wanted - as_input)[EOS].norm() > 1e-4
     after = trainer.embedding.weight
     assert not torch.equal(after[EOS], before[EOS])
-    if pad != EOS and headless:  # a vocabulary head trains all of its rows, and a tied one is the embedding
+    if (
+        pad != EOS and headless
+    ):  # a vocabulary head trains all of its rows, and a tied one is the embedding
         assert not found[pad].any() and torch.equal(after[pad], before[pad])
 
 
@@ -173,7 +215,9 @@ def test_a_row_of_a_checkpoint_is_left_as_it_is_and_trained_for_other_clients(tm
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_convolutions_that_read_padding_do_not_train_it(sparse, tmp_path):
-    trainer = trainer_of(make_model("convbert", PAD), tmp_path, PAD, sparse_embedding_updates=sparse)
+    trainer = trainer_of(
+        make_model("convbert", PAD), tmp_path, PAD, sparse_embedding_updates=sparse
+    )
     trainer.train()
     assert not gradient_of(trainer)[PAD].any() and gradient_of(trainer)[EOS].any()
 
@@ -191,12 +235,16 @@ def test_fine_tuning_trains_the_end_token_between_two_texts(pad, tmp_path):
     make_model("llama", pad).save_pretrained(tmp_path)
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path, num_labels=2)
     ids = [[row[:-1].tolist()] for row in documents()]
-    rows = Dataset.from_dict({"input_ids": ids, "length": [length - 1 for length in LENGTHS], "label": [0, 1, 0, 1]})
+    rows = Dataset.from_dict(
+        {"input_ids": ids, "length": [length - 1 for length in LENGTHS], "label": [0, 1, 0, 1]}
+    )
     args = TrainingArguments(
         str(tmp_path / "run"), max_steps=1, per_device_train_batch_size=4, use_cpu=True, report_to="none",
         disable_tqdm=True, save_strategy="no", weight_decay=0.0, learning_rate=1e-2,
     )  # fmt: skip
-    trainer = ClassificationTrainer(model, args, train_dataset=rows, processing_class=Tokenizer(pad))
+    trainer = ClassificationTrainer(
+        model, args, train_dataset=rows, processing_class=Tokenizer(pad)
+    )
     before = load_file(tmp_path / "model.safetensors")["embed_tokens.weight"]
     trainer.train()
     after = trainer.model.get_input_embeddings().weight

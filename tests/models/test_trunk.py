@@ -34,7 +34,9 @@ def trainer_of(objective, model, folder, tokenizer, **settings):
         "learning_rate": 1e-2, "weight_decay": 0.0, "save_strategy": "no",
         "mlm_probability": 0.5 if settings.get("task", infer_task(model)) == "mlm" else 0.15,
     } | settings  # fmt: skip
-    return make_trainer(folder, model, [{"input_ids": row} for row in rows], settings, processing_class=tokenizer)
+    return make_trainer(
+        folder, model, [{"input_ids": row} for row in rows], settings, processing_class=tokenizer
+    )
 
 
 @pytest.fixture
@@ -44,7 +46,9 @@ def tokenizer_for(mlm_tokenizer, clm_tokenizer):
 
 @pytest.mark.parametrize("given", ["trunk", "language model"])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_headless_trains_every_parameter_of_every_architecture(name, given, tmp_path, tokenizer_for):
+def test_headless_trains_every_parameter_of_every_architecture(
+    name, given, tmp_path, tokenizer_for
+):
     model = make_model(name, lm=given != "trunk")
     before = copy.deepcopy(find_trunk(model).state_dict())
     # the trunk of a bare AutoModel tells its task from the configuration, as the language model does from its class
@@ -56,7 +60,9 @@ def test_headless_trains_every_parameter_of_every_architecture(name, given, tmp_
     assert len(losses) == 2 and all(math.isfinite(loss) for loss in losses)
 
     after = trainer.model.state_dict()
-    frozen = ["encoder.embed_positions.weight"] if name == "roformer" else []  # sines, which nothing trains
+    frozen = (
+        ["encoder.embed_positions.weight"] if name == "roformer" else []
+    )  # sines, which nothing trains
     assert [key for key in after if torch.equal(before[key], after[key])] == frozen
 
     trainer.save_model()
@@ -75,10 +81,14 @@ def test_vanilla_loss_and_gradients_are_those_of_the_full_logits(name, tmp_path,
     find_trunk(model)  # removes the pooler, which the reference must not have either
     plain = copy.deepcopy(model)
     trainer = trainer_of("vanilla", model, tmp_path, tokenizer_for(name))
-    plain.load_state_dict(model.state_dict())  # a padding id that is a token has been given a vector, and is trained
+    plain.load_state_dict(
+        model.state_dict()
+    )  # a padding id that is a token has been given a vector, and is trained
     plain.get_input_embeddings().padding_idx = None
     assert trainer.task == ARCHITECTURES[name].task
-    batches, _ = trainer.get_batch_samples(iter(trainer.get_train_dataloader()), 2, torch.device("cpu"))
+    batches, _ = trainer.get_batch_samples(
+        iter(trainer.get_train_dataloader()), 2, torch.device("cpu")
+    )
     loss = sum(trainer.compute_loss(model, batch) for batch in batches)
     loss.backward()
 
@@ -100,7 +110,9 @@ def test_vanilla_loss_and_gradients_are_those_of_the_full_logits(name, tmp_path,
         got, want = parameter.grad, wanted[key].grad
         assert (got is None) == (want is None), key
         if got is not None:
-            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}")
+            torch.testing.assert_close(
+                got, want, rtol=1e-5, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}"
+            )
             seen += got.abs().sum() > 0
     assert seen > 5  # an all-zero gradient would match anything
 
@@ -119,10 +131,14 @@ def test_trunk_task_and_projection_of_every_architecture(name):
     else:
         with pytest.raises(ValueError, match="model .*ForMaskedLM has layers between"):
             find_projection(model, of_trunk=True)
-    assert find_trunk(model) is model.base_model is not model and isinstance(model.base_model, type(trunk))
+    assert find_trunk(model) is model.base_model is not model and isinstance(
+        model.base_model, type(trunk)
+    )
     pooled = any(key.startswith("pooler.") for key in trunk.state_dict())
     assert pooled == (name in ("bert", "roberta", "xlm-roberta", "albert", "mpnet"))
-    assert find_trunk(trunk) is trunk and not any(key.startswith("pooler.") for key in trunk.state_dict())
+    assert find_trunk(trunk) is trunk and not any(
+        key.startswith("pooler.") for key in trunk.state_dict()
+    )
     if task == "clm":
         return check_causal(trunk)
     with pytest.raises(ValueError, match="task is 'clm' but the outputs of model .*Model depend"):
@@ -131,7 +147,9 @@ def test_trunk_task_and_projection_of_every_architecture(name):
 
 @pytest.mark.parametrize("model", [None, torch.nn.Linear(2, 2)])
 def test_what_is_no_model_has_no_task(model):
-    with pytest.raises(ValueError, match=f"must be a transformers PreTrainedModel, got {type(model).__name__}"):
+    with pytest.raises(
+        ValueError, match=f"must be a transformers PreTrainedModel, got {type(model).__name__}"
+    ):
         infer_task(model)
 
 
@@ -150,10 +168,14 @@ def test_vectors_are_as_the_trunk_embeds(name, size, projection):
         expected = expected @ linear.weight.T + linear.bias
     torch.testing.assert_close(embedded, expected * WIDTH**0.5 if name == "gemma" else expected)
     embedded.sum().backward()
-    assert trunk.get_input_embeddings().weight.grad.any() and (not projection or linear.weight.grad.any())
+    assert trunk.get_input_embeddings().weight.grad.any() and (
+        not projection or linear.weight.grad.any()
+    )
 
 
-@pytest.mark.parametrize(("name", "training"), [("gpt_neox", True), ("llama", False), ("bert", True)])
+@pytest.mark.parametrize(
+    ("name", "training"), [("gpt_neox", True), ("llama", False), ("bert", True)]
+)
 def test_checks_run_where_the_attention_kernel_does_not_and_leave_it(monkeypatch, name, training):
     def refuse(*args, **kwargs):
         raise RuntimeError("this kernel needs a GPU")
@@ -169,8 +191,20 @@ def test_checks_run_where_the_attention_kernel_does_not_and_leave_it(monkeypatch
 
 
 OTHERS = {
-    "t5": {"d_model": WIDTH, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2, "vocab_size": 300},
-    "vit": {"hidden_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32},
+    "t5": {
+        "d_model": WIDTH,
+        "d_kv": 8,
+        "d_ff": 24,
+        "num_layers": 1,
+        "num_heads": 2,
+        "vocab_size": 300,
+    },
+    "vit": {
+        "hidden_size": WIDTH,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 32,
+    },
 }
 
 
@@ -190,7 +224,9 @@ def test_what_is_no_language_model_is_refused(model, text):
 def test_embedding_and_output_widths_that_differ_are_refused():
     trunk = make_model("gpt_neox")
     trunk.get_input_embeddings = lambda: nn.Embedding(300, 2 * WIDTH)  # not what it returns
-    with pytest.raises(ValueError, match="model GPTNeoXModel has outputs of width 16 and embeddings of width 32"):
+    with pytest.raises(
+        ValueError, match="model GPTNeoXModel has outputs of width 16 and embeddings of width 32"
+    ):
         CandidateHead(trunk)
 
 
@@ -199,7 +235,9 @@ GEMMA2 = LLAMA | {"query_pre_attn_scalar": 8, "vocab_size": 300}
 
 def test_a_head_with_layers_after_its_projection_is_refused():
     model = make_model("deberta-v2", lm=True, legacy=False)
-    with pytest.raises(ValueError, match="model DebertaV2ForMaskedLM changes its logits after the projection"):
+    with pytest.raises(
+        ValueError, match="model DebertaV2ForMaskedLM changes its logits after the projection"
+    ):
         VocabularyHead(model)
 
 
@@ -208,20 +246,32 @@ def test_a_head_with_layers_after_its_projection_is_refused():
     ("granite", LLAMA | {"vocab_size": 300, "logits_scaling": 0.25}, 4.0, None),
     ("cohere", LLAMA | {"vocab_size": 300, "logit_scale": 3.0}, 3.0, None),
 ])  # fmt: skip
-def test_scaled_and_capped_heads_are_trained_as_they_are(model_type, settings, scale, softcap, tmp_path, clm_tokenizer):
+def test_scaled_and_capped_heads_are_trained_as_they_are(
+    model_type, settings, scale, softcap, tmp_path, clm_tokenizer
+):
     """Loss and every gradient from the model's own logits: whole, in chunks, sampled, and the scores of an evaluation."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **settings), dtype=torch.float64)
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(model_type, **settings), dtype=torch.float64
+    )
     model.lm_head.weight.data.zero_()  # scores that hide a cap
     assert softcap is None or VocabularyHead(model).softcap == softcap
     model.lm_head.weight.data.normal_(std=0.5)  # scores that a cap bends
-    counts, settings = torch.arange(300), {"objective": "sampled_softmax", "task": "clm", "sampled_negatives": 75}
+    counts, settings = (
+        torch.arange(300),
+        {"objective": "sampled_softmax", "task": "clm", "sampled_negatives": 75},
+    )
     rows = [{"input_ids": torch.arange(20)}, {"input_ids": torch.arange(20, 40)}]
-    run = make_trainer(tmp_path, model, rows, settings, token_counts=counts, processing_class=clm_tokenizer)
+    run = make_trainer(
+        tmp_path, model, rows, settings, token_counts=counts, processing_class=clm_tokenizer
+    )
     head = run.head
     assert head.scale == pytest.approx(scale, rel=1e-6) and head.softcap == softcap
     (batch,), _ = run.get_batch_samples(iter(run.get_train_dataloader()), 1, torch.device("cpu"))
-    inputs, carried = {name: value for name, value in batch.items() if name != CARRIED}, batch[CARRIED]
+    inputs, carried = (
+        {name: value for name, value in batch.items() if name != CARRIED},
+        batch[CARRIED],
+    )
     positions, targets, pool = carried.predicted, carried.target_ids, carried.candidates[0].pool
     logits = model(**inputs).logits.flatten(0, 1)[positions]
     want = F.cross_entropy(logits, targets)
@@ -231,22 +281,35 @@ def test_scaled_and_capped_heads_are_trained_as_they_are(model_type, settings, s
 
     def exact(backend):
         compute = partial(vocabulary_cross_entropy, softcap=softcap, backend=backend)
-        return head.within(model, inputs, positions, lambda hidden, *leaves: compute(hidden, targets, *leaves))
+        return head.within(
+            model, inputs, positions, lambda hidden, *leaves: compute(hidden, targets, *leaves)
+        )
 
-    losses = (want, exact("dense")), (want, exact("chunked")), (want_sampled, run.compute_loss(model, dict(batch)))
+    losses = (
+        (want, exact("dense")),
+        (want, exact("chunked")),
+        (want_sampled, run.compute_loss(model, dict(batch))),
+    )
     for wanted, loss in losses:
         assert loss.item() == pytest.approx(wanted.item(), rel=1e-6)
-        pair = (torch.autograd.grad(each, [*model.parameters()], retain_graph=True) for each in (loss, wanted))
+        pair = (
+            torch.autograd.grad(each, [*model.parameters()], retain_graph=True)
+            for each in (loss, wanted)
+        )
         for found, gradient in zip(*pair, strict=True):
             torch.testing.assert_close(found, gradient, rtol=1e-5, atol=1e-7)
     hidden = head.hidden(model, inputs, positions).detach()
     scores = vocabulary_scores(hidden, targets, head)["cross_entropy"]
     assert scores.mean().item() == pytest.approx(want.item(), rel=1e-5)
-    torch.testing.assert_close(model(**inputs).logits.flatten(0, 1)[positions], logits)  # an ordinary model again
+    torch.testing.assert_close(
+        model(**inputs).logits.flatten(0, 1)[positions], logits
+    )  # an ordinary model again
 
 
 def other(model_type: str, kind=AutoModel, dtype=torch.float32, **settings):
-    return kind.from_config(AutoConfig.for_model(model_type, **LLAMA | {"vocab_size": 40} | settings), dtype=dtype)
+    return kind.from_config(
+        AutoConfig.for_model(model_type, **LLAMA | {"vocab_size": 40} | settings), dtype=dtype
+    )
 
 
 def test_trying_a_sparse_attention_leaves_it_sparse():
@@ -256,7 +319,13 @@ def test_trying_a_sparse_attention_leaves_it_sparse():
     assert model.attention_type == "block_sparse" == model.encoder.attention_type
 
 
-BART = {"d_model": 16, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 16, "encoder_layers": 1}
+BART = {
+    "d_model": 16,
+    "decoder_layers": 1,
+    "decoder_attention_heads": 2,
+    "decoder_ffn_dim": 16,
+    "encoder_layers": 1,
+}
 LLAMA4 = {"num_local_experts": 2, "intermediate_size_mlp": 24}
 MINICPM = {"num_key_value_heads": 2, "dim_model_base": 8}
 GEMMA3N = {
@@ -287,13 +356,18 @@ def test_a_cap_in_a_configuration_that_takes_no_none_is_undone_for_a_loss():
     model = other("gemma3n_text", **GEMMA3N | CAUSAL)
     head = VocabularyHead(model)
     big = head.within(
-        model, {"input_ids": torch.arange(4)[None]}, torch.arange(3), lambda hidden, *_: hidden.new_full((), 9.0)
+        model,
+        {"input_ids": torch.arange(4)[None]},
+        torch.arange(3),
+        lambda hidden, *_: hidden.new_full((), 9.0),
     )
     assert (head.softcap, big.item(), model.config.final_logit_softcapping) == (2.0, 9.0, 2.0)
 
 
 def test_a_factor_of_rounded_logits_is_found():
-    head = VocabularyHead(other("granite", dtype=torch.bfloat16, vocab_size=2_000, logits_scaling=0.3, **CAUSAL))
+    head = VocabularyHead(
+        other("granite", dtype=torch.bfloat16, vocab_size=2_000, logits_scaling=0.3, **CAUSAL)
+    )
     assert head.scale == pytest.approx(1 / 0.3, rel=5e-3)
 
 
@@ -311,7 +385,9 @@ def test_infer_task_refuses_the_unknown():
 def head_and_batch(name: str = "gpt_neox", seed: int = 0, **changes):
     model = make_model(name, lm=True, seed=seed, **changes)
     ids = torch.randint(5, 300, (2, LENGTH), generator=torch.Generator().manual_seed(2))
-    labels = torch.where(torch.rand(2, LENGTH, generator=torch.Generator().manual_seed(3)) < 0.5, ids, -100)
+    labels = torch.where(
+        torch.rand(2, LENGTH, generator=torch.Generator().manual_seed(3)) < 0.5, ids, -100
+    )
     return model, VocabularyHead(model), ids, labels
 
 
@@ -364,7 +440,9 @@ def test_two_heads_on_one_model_work_and_recover_from_a_forward_that_failed():
         assert model(input_ids=ids).logits.shape == (2, LENGTH, 300)
         torch.testing.assert_close(summed_loss(head, model, ids, *predictions(labels)), expected)
     shapes = []  # of which none has the full logits
-    head.projection.register_forward_hook(lambda module, args, output: shapes.append((args[0].shape, output.shape)))
+    head.projection.register_forward_hook(
+        lambda module, args, output: shapes.append((args[0].shape, output.shape))
+    )
     summed_loss(head, model, ids, *predictions(labels))
     assert shapes == [((1, int((labels >= 0).sum()), WIDTH), ())]
 
@@ -406,4 +484,6 @@ def test_the_head_compiles_and_is_not_compiled_again_and_again(name):
         expected = reference(model, ids, labels)
         torch.testing.assert_close(summed_loss(head, compiled, ids, *predictions(labels)), expected)
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-    assert graphs[0] > 0 and graphs[1] == graphs[-1]  # at the second size the compiler learns that sizes vary
+    assert (
+        graphs[0] > 0 and graphs[1] == graphs[-1]
+    )  # at the second size the compiler learns that sizes vary

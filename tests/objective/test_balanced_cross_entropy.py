@@ -29,7 +29,9 @@ def loss_and_gradient(function, logits, labels):
 
 
 def assert_same(function, wanted, logits, labels):
-    (loss, gradient), (want, want_gradient) = (loss_and_gradient(each, logits, labels) for each in (function, wanted))
+    (loss, gradient), (want, want_gradient) = (
+        loss_and_gradient(each, logits, labels) for each in (function, wanted)
+    )
     assert want_gradient.abs().sum() > 0
     torch.testing.assert_close(loss, want, rtol=1e-6, atol=1e-7, check_dtype=False)
     torch.testing.assert_close(gradient, want_gradient, rtol=1e-5, atol=1e-7)
@@ -46,7 +48,9 @@ def test_value_and_gradient_by_hand():
     loss, gradient = loss_and_gradient(balanced_cross_entropy, logits, torch.tensor([0, 0, 1]))
     assert loss.item() == pytest.approx(1.0397208, abs=1e-6)
     # (probability - one at the label) / (rows of the class * 2 classes)
-    torch.testing.assert_close(gradient, torch.tensor([[-0.125, 0.125], [-0.125, 0.125], [0.375, -0.375]]))
+    torch.testing.assert_close(
+        gradient, torch.tensor([[-0.125, 0.125], [-0.125, 0.125], [0.375, -0.375]])
+    )
 
 
 @pytest.mark.parametrize("sizes", [[9], [4, 5], [1, 3, 0, 2, 2, 1]])

@@ -30,7 +30,9 @@ def backend(request, monkeypatch) -> str:
     return request.param
 
 
-def problem(dtype: torch.dtype = torch.float64, rows: int = K, scale: float = 1.0) -> SimpleNamespace:
+def problem(
+    dtype: torch.dtype = torch.float64, rows: int = K, scale: float = 1.0
+) -> SimpleNamespace:
     """Outputs, an embedding and targets of which a few tokens make up most; ``extra`` are the targets of other batches."""
     generator, weights = torch.Generator().manual_seed(0), 1.0 / torch.arange(1, V + 1)
 
@@ -38,7 +40,9 @@ def problem(dtype: torch.dtype = torch.float64, rows: int = K, scale: float = 1.
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     def drawn(count):
-        return torch.multinomial(weights, max(1, count), replacement=True, generator=generator)[:count]
+        return torch.multinomial(weights, max(1, count), replacement=True, generator=generator)[
+            :count
+        ]
 
     return SimpleNamespace(
         hidden=(scale * normal(rows, D)).to(dtype), weight=normal(V, D).to(dtype), bias=normal(V).to(dtype),
@@ -48,7 +52,9 @@ def problem(dtype: torch.dtype = torch.float64, rows: int = K, scale: float = 1.
 
 def cwt(data, pool=None, **settings):
     """`cwt_loss` of a problem as a function of outputs and table."""
-    return lambda hidden, weight: cwt_loss(hidden, data.targets, lambda ids: F.embedding(ids, weight), pool, **settings)
+    return lambda hidden, weight: cwt_loss(
+        hidden, data.targets, lambda ids: F.embedding(ids, weight), pool, **settings
+    )
 
 
 def reduced(terms: Tensor, reduction: str) -> Tensor:
@@ -70,7 +76,11 @@ def value_and_gradients(compute, *tensors: Tensor) -> list[Tensor]:
     """A loss and its gradients, weighted so that no factor of the incoming gradient can be lost on the way."""
     leaves = [tensor.detach().clone().requires_grad_() for tensor in tensors]
     loss = compute(*leaves)
-    factors = torch.linspace(0.3, 1.7, loss.numel(), dtype=loss.dtype).view(loss.shape) if loss.dim() else 0.37
+    factors = (
+        torch.linspace(0.3, 1.7, loss.numel(), dtype=loss.dtype).view(loss.shape)
+        if loss.dim()
+        else 0.37
+    )
     return [loss.detach(), *torch.autograd.grad((loss * factors).sum(), leaves)]
 
 
@@ -86,7 +96,9 @@ def assert_close(got: list[Tensor], want: list[Tensor], tolerance: float) -> Non
         assert one.shape == other.shape and difference(one, other) < tolerance
 
 
-def assert_no_worse(got: list[Tensor], naive: list[Tensor], exact: list[Tensor], allowed: float) -> None:
+def assert_no_worse(
+    got: list[Tensor], naive: list[Tensor], exact: list[Tensor], allowed: float
+) -> None:
     """Nearer to the numbers of float64 than the plain formula in the same dtype, but for what is allowed."""
     for one, low, true in zip(got, naive, exact, strict=True):
         assert difference(one, true) <= difference(low, true) + allowed
@@ -99,19 +111,25 @@ def test_equals_the_form_of_the_paper(backend, dtype, wider, reduction):
     data, exact = problem(dtype), problem()
     extra = [data.extra[:20], data.extra[20:]] if wider else []
     pool = NegativePool.from_targets([data.targets, *extra]) if wider else None
-    got = value_and_gradients(cwt(data, pool, reduction=reduction, backend=backend), data.hidden, data.weight)
+    got = value_and_gradients(
+        cwt(data, pool, reduction=reduction, backend=backend), data.hidden, data.weight
+    )
     assert [tensor.dtype for tensor in got] == [dtype] * 3
     want = value_and_gradients(paper(data, extra, reduction), exact.hidden, exact.weight)
     assert_close(got, want, FLOATS[dtype])
     if wider:
-        assert difference(got[0], paper(data, reduction=reduction)(exact.hidden, exact.weight)) > 1e-2
+        assert (
+            difference(got[0], paper(data, reduction=reduction)(exact.hidden, exact.weight)) > 1e-2
+        )
 
 
 @REDUCTIONS
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("padded_to", [1, 32])
-def test_sampled_softmax_is_every_candidate_written_out(monkeypatch, padded_to, backend, with_bias, softcap, reduction):
+def test_sampled_softmax_is_every_candidate_written_out(
+    monkeypatch, padded_to, backend, with_bias, softcap, reduction
+):
     """Each occurrence is a term over its expected number, outside the soft cap; over all tokens it is the exact softmax."""
     monkeypatch.setitem(losses.MULTIPLE, "cpu", padded_to)
     data = problem()
@@ -137,13 +155,17 @@ def test_sampled_softmax_is_every_candidate_written_out(monkeypatch, padded_to, 
         return candidate_loss(hidden, index, weight[pool.ids], log_weights, bias=bias, **settings)
 
     def of_all(hidden, weight, bias=None):
-        return candidate_loss(hidden, data.targets, weight, torch.zeros(V).double(), bias=bias, **settings)
+        return candidate_loss(
+            hidden, data.targets, weight, torch.zeros(V).double(), bias=bias, **settings
+        )
 
     def exact(*leaves):
         return F.cross_entropy(logits(*leaves), data.targets, reduction=reduction)
 
     for ours, reference in ((sampled, written_out), (of_all, exact)):
-        assert_close(value_and_gradients(ours, *leaves), value_and_gradients(reference, *leaves), 1e-12)
+        assert_close(
+            value_and_gradients(ours, *leaves), value_and_gradients(reference, *leaves), 1e-12
+        )
 
 
 @pytest.mark.parametrize("scale", [1.0, 3.0])
@@ -174,7 +196,9 @@ def test_the_incoming_gradient_is_not_rounded(backend, dtype):
         loss = cwt(data, reduction="sum", backend=backend)(hidden, data.weight)
         return torch.autograd.grad(loss * factor, hidden)[0].double()
 
-    factor = 1 + torch.finfo(dtype).eps / 2  # half way between two numbers of this dtype, rounded to 1
+    factor = (
+        1 + torch.finfo(dtype).eps / 2
+    )  # half way between two numbers of this dtype, rounded to 1
     ratio = (gradient(factor) * gradient(1.0)).sum() / gradient(1.0).square().sum()
     assert ratio.item() - 1 == pytest.approx(factor - 1, rel=0.5)
 
@@ -207,7 +231,9 @@ def test_autocast_multiplies_in_its_dtype_and_sums_in_float32(backend, dtype):
     exact = value_and_gradients(paper(data), data.hidden.double(), data.weight.double())
     assert [tensor.dtype for tensor in got] == [torch.float32] * 3
     assert_no_worse(got, naive, exact, torch.finfo(dtype).eps / 8)
-    assert difference(got[1], exact[1]) > torch.finfo(dtype).eps / 100  # the products were in this dtype
+    assert (
+        difference(got[1], exact[1]) > torch.finfo(dtype).eps / 100
+    )  # the products were in this dtype
 
 
 def test_value_by_hand(backend):
@@ -219,7 +245,9 @@ def test_value_by_hand(backend):
     for reduction, want in (("none", terms), ("mean", sum(terms) / 4), ("sum", sum(terms))):
         got = cwt_loss(hidden, targets, embed, reduction=reduction, backend=backend)
         assert got.tolist() == pytest.approx(want, abs=1e-5)
-    assert cwt_loss(hidden, targets, embed, backend=backend).item() == pytest.approx(sum(terms) / 4, abs=1e-6)
+    assert cwt_loss(hidden, targets, embed, backend=backend).item() == pytest.approx(
+        sum(terms) / 4, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("rows", [K, 1])
@@ -235,7 +263,9 @@ def test_one_token_repeated_has_the_floor_as_its_loss(backend, dtype, rows):
 @REDUCTIONS
 @pytest.mark.parametrize("objective", ["cwt", "cwt, wider pool", "vocabulary"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_nothing_to_predict_is_zero_and_reaches_every_parameter(backend, reduction, objective, dtype):
+def test_nothing_to_predict_is_zero_and_reaches_every_parameter(
+    backend, reduction, objective, dtype
+):
     data, settings = problem(dtype, rows=0), {"reduction": reduction, "backend": backend}
     leaves = [data.hidden, torch.full((V, D), 6e4, dtype=dtype), data.bias]  # sums beyond float16
     hidden, weight, bias = (leaf.requires_grad_() for leaf in leaves)
@@ -247,7 +277,10 @@ def test_nothing_to_predict_is_zero_and_reaches_every_parameter(backend, reducti
     assert loss.shape == ((0,) if reduction == "none" else ()) and loss.dtype == torch.float32
     assert loss.sum().item() == 0.0
     loss.sum().backward()
-    assert all(leaf.grad is not None and leaf.grad.shape == leaf.shape and not leaf.grad.any() for leaf in leaves)
+    assert all(
+        leaf.grad is not None and leaf.grad.shape == leaf.shape and not leaf.grad.any()
+        for leaf in leaves
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *LOW])
@@ -261,7 +294,11 @@ def test_huge_scores_stay_finite(backend, dtype):
 
 def test_auto_takes_chunks_when_the_scores_are_many(monkeypatch):
     applied, original = [], losses._ChunkedCrossEntropy.apply
-    monkeypatch.setattr(losses._ChunkedCrossEntropy, "apply", lambda *args: applied.append(args[4]) or original(*args))
+    monkeypatch.setattr(
+        losses._ChunkedCrossEntropy,
+        "apply",
+        lambda *args: applied.append(args[4]) or original(*args),
+    )
     data = problem(torch.float32)
     monkeypatch.setattr(losses, "MIN_CHUNK_ROWS", 2)
     for rows in (K, K - 1):
@@ -276,7 +313,10 @@ def test_auto_takes_chunks_when_the_scores_are_many(monkeypatch):
 
 @pytest.mark.parametrize("trained", ["hidden", "weight"])
 def test_frozen_parts_get_no_gradient(backend, trained):
-    leaves = {name: getattr(problem(), name).requires_grad_(name == trained) for name in ("hidden", "weight")}
+    leaves = {
+        name: getattr(problem(), name).requires_grad_(name == trained)
+        for name in ("hidden", "weight")
+    }
     cwt(problem(), backend=backend)(**leaves).backward()
     assert leaves.pop(trained).grad.any()
     assert all(leaf.grad is None for leaf in leaves.values())
@@ -287,7 +327,9 @@ def test_no_gradient_is_made_where_none_is_kept(backend):
     data = problem(torch.float32)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         cwt(data, backend=backend)(data.hidden.requires_grad_(), data.weight.requires_grad_())
-    assert counter.get_total_flops() == 2 * K * D * len(data.targets.unique())  # the scores, and nothing else
+    assert counter.get_total_flops() == 2 * K * D * len(
+        data.targets.unique()
+    )  # the scores, and nothing else
 
 
 @pytest.mark.parametrize(("change", "text"), [
@@ -300,7 +342,11 @@ def test_no_gradient_is_made_where_none_is_kept(backend):
 ])  # fmt: skip
 def test_refused(change, text):
     data = problem(torch.float32)
-    arguments = {"hidden": data.hidden, "target_ids": data.targets, "embed": nn.Embedding(V, D)} | change
+    arguments = {
+        "hidden": data.hidden,
+        "target_ids": data.targets,
+        "embed": nn.Embedding(V, D),
+    } | change
     with pytest.raises(ValueError, match=text):
         cwt_loss(**arguments)
 
@@ -308,11 +354,15 @@ def test_refused(change, text):
 @pytest.mark.parametrize("target", [-100, V])
 def test_the_vocabulary_loss_leaves_out_no_target(backend, target):
     with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
-        vocabulary_cross_entropy(torch.ones(2, D), torch.tensor([0, target]), torch.ones(V, D), backend=backend)
+        vocabulary_cross_entropy(
+            torch.ones(2, D), torch.tensor([0, target]), torch.ones(V, D), backend=backend
+        )
 
 
 def vocabulary(data, **settings):
-    return lambda *leaves: vocabulary_cross_entropy(leaves[0], data.targets, *leaves[1:], **settings)
+    return lambda *leaves: vocabulary_cross_entropy(
+        leaves[0], data.targets, *leaves[1:], **settings
+    )
 
 
 @REDUCTIONS
@@ -342,12 +392,19 @@ def test_vocabulary_in_low_precision_with_a_bias_of_its_own(backend, dtype, bias
 
     got = value_and_gradients(vocabulary(data, backend=backend), *leaves)
     assert [tensor.dtype for tensor in got] == [torch.float32, dtype, dtype, bias_dtype]
-    low, exact = (value_and_gradients(torchs, *each) for each in (leaves, [leaf.double() for leaf in leaves]))
-    assert_no_worse(got, low, exact, max(torch.finfo(each).eps / 8 for each in (dtype, bias_dtype)) + 1e-7)
+    low, exact = (
+        value_and_gradients(torchs, *each) for each in (leaves, [leaf.double() for leaf in leaves])
+    )
+    assert_no_worse(
+        got, low, exact, max(torch.finfo(each).eps / 8 for each in (dtype, bias_dtype)) + 1e-7
+    )
 
 
 def test_a_bfloat16_output_on_a_float32_weight_is_widened(backend):
     data = problem(torch.float32)
     hidden = data.hidden.bfloat16()
     got = vocabulary_cross_entropy(hidden, data.targets, data.weight, backend=backend)
-    assert difference(got, F.cross_entropy(hidden.double() @ data.weight.double().T, data.targets)) < 1e-6
+    assert (
+        difference(got, F.cross_entropy(hidden.double() @ data.weight.double().T, data.targets))
+        < 1e-6
+    )

@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from headless_trainer.objective import masking
-from headless_trainer.objective.masking import MaskingRule, content_seeds, mask_tokens, next_tokens, uniform_numbers
+from headless_trainer.objective.masking import (
+    MaskingRule,
+    content_seeds,
+    mask_tokens,
+    next_tokens,
+    uniform_numbers,
+)
 
 SEEDS = [-2360576644159547143, 6368436891411827901]
 NUMBERS = [[15001604, 3771489], [2980415, 7009133], [8041486, 5434071], [12272104, 7569685]]
@@ -15,7 +21,9 @@ RULE = MaskingRule(mask_token_id=MASK, vocab_size=VOCAB_SIZE, special_ids=torch.
 
 
 def tokens(rows: int, length: int, seed: int = 0) -> torch.Tensor:
-    return torch.randint(3, VOCAB_SIZE, (rows, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        3, VOCAB_SIZE, (rows, length), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def row_seeds(rows: int, *seed: int) -> torch.Tensor:
@@ -38,7 +46,10 @@ def test_next_tokens():
     assert next_tokens(ids, left).tolist() == [[-100, -100, 8, -100], [4, 3, 0, -100]]
     positions = torch.tensor([[0, 1, 0, 1], [0, 0, 1, 2]])
     assert next_tokens(ids, None, positions).tolist() == [[6, -100, 8, -100], [-100, 3, 0, -100]]
-    assert next_tokens(ids, padding, positions).tolist() == [[6, -100, 8, -100], [-100, 3, -100, -100]]
+    assert next_tokens(ids, padding, positions).tolist() == [
+        [6, -100, 8, -100],
+        [-100, 3, -100, -100],
+    ]
     assert ids.tolist() == [[5, 6, 7, 8], [9, 4, 3, 0]]
 
 
@@ -59,7 +70,8 @@ def test_document_mask():
 
 
 @pytest.mark.parametrize(
-    ("rate", "mask_share", "random_share"), [(0.15, 0.8, 0.1), (0.4, 1.0, 0.0), (0.4, 0.0, 1.0), (0.4, 0.0, 0.0)]
+    ("rate", "mask_share", "random_share"),
+    [(0.15, 0.8, 0.1), (0.4, 1.0, 0.0), (0.4, 0.0, 1.0), (0.4, 0.0, 0.0)],
 )
 def test_shares_of_the_rule(rate, mask_share, random_share):
     rule = MaskingRule(MASK, VOCAB_SIZE, torch.tensor(SPECIAL), rate, mask_share, random_share)
@@ -79,7 +91,9 @@ def test_shares_of_the_rule(rate, mask_share, random_share):
         tenths = torch.bincount(inputs[other] * 10 // VOCAB_SIZE, minlength=10).double()
         expected = int(other.sum()) / 10
         assert len(tenths) == 10  # no id beyond the vocabulary
-        assert ((tenths - expected) ** 2 / expected).sum() < 40  # chi-square with 9 degrees of freedom: p < 1e-5
+        assert (
+            (tenths - expected) ** 2 / expected
+        ).sum() < 40  # chi-square with 9 degrees of freedom: p < 1e-5
         assert len(inputs[other].unique()) > 0.8 * VOCAB_SIZE
 
 
@@ -95,16 +109,22 @@ def test_specials_and_excluded_positions_are_never_targets():
     assert torch.equal(inputs[~free], ids[~free])
     assert_share(labels[free] != masking.IGNORE_INDEX, int(free.sum()), 0.9)
     everything = mask_tokens(ids, rule, row_seeds(50, 0))[1]
-    assert torch.equal(everything[:, :50], labels[:, :50])  # what is excluded changes nothing elsewhere
+    assert torch.equal(
+        everything[:, :50], labels[:, :50]
+    )  # what is excluded changes nothing elsewhere
 
 
 def test_a_seed_means_its_masks_and_no_others():
     ids = tokens(1, 4000).expand(3, -1)
     parts = [(1, 0, 0), (1, 1, 0), (1, 0, 1), (0, 1, 0), (0, 0, 1), (2, 0, 0), (1, 0, 0, 0)]
-    drawn = [mask_tokens(ids, RULE, row_seeds(3, *part))[1] != masking.IGNORE_INDEX for part in parts]
+    drawn = [
+        mask_tokens(ids, RULE, row_seeds(3, *part))[1] != masking.IGNORE_INDEX for part in parts
+    ]
     again = mask_tokens(ids, RULE, row_seeds(3, *parts[0]))[1] != masking.IGNORE_INDEX
     assert torch.equal(again, drawn[0])
-    masks = torch.cat(drawn)  # seven seeds and three rows of each: no two may have more in common than chance gives
+    masks = torch.cat(
+        drawn
+    )  # seven seeds and three rows of each: no two may have more in common than chance gives
     assert masks.shape == (21, 4000)
     common = masks.double() @ masks.double().T
     for first in range(len(masks)):
@@ -125,7 +145,9 @@ def test_a_row_keeps_its_masks_in_any_batch():
     assert not (content_seeds(ids, (6,)) == seeds).any()
     inputs, labels = mask_tokens(ids, RULE, seeds)
     assert (inputs != ids).any()
-    long_inputs, long_labels = mask_tokens(padded, RULE, content_seeds(padded, (5,), excluded), excluded)
+    long_inputs, long_labels = mask_tokens(
+        padded, RULE, content_seeds(padded, (5,), excluded), excluded
+    )
     assert torch.equal(long_inputs[:, :40], inputs) and torch.equal(long_labels[:, :40], labels)
     alone = [mask_tokens(row[None], RULE, content_seeds(row[None], (5,)))[0] for row in ids[order]]
     assert torch.equal(torch.cat(alone), inputs[order])
@@ -164,7 +186,10 @@ def test_uniform_numbers_are_not_correlated(numbers):
     def correlation(one: torch.Tensor, other: torch.Tensor) -> float:
         return (one * other).mean().item() * 12 * math.sqrt(one.numel())  # in standard deviations
 
-    pairs = {f"draws {one}{other}": (centred[one], centred[other]) for one, other in ((0, 1), (0, 2), (1, 2))}
+    pairs = {
+        f"draws {one}{other}": (centred[one], centred[other])
+        for one, other in ((0, 1), (0, 2), (1, 2))
+    }
     for lag in (1, 2, 7):
         pairs[f"rows {lag}"] = centred[:, lag:], centred[:, :-lag]
         pairs[f"positions {lag}"] = centred[:, :, lag:], centred[:, :, :-lag]

@@ -26,7 +26,9 @@ def test_log_counts_and_index():
     for dtype, tolerance in ((torch.float32, 1e-6), (torch.float64, 1e-15)):
         logs = pool.log_counts(dtype)
         assert logs.dtype == dtype
-        assert logs.tolist() == pytest.approx([0.6931471805599453, 1.0986122886681098, 0.0], abs=tolerance)
+        assert logs.tolist() == pytest.approx(
+            [0.6931471805599453, 1.0986122886681098, 0.0], abs=tolerance
+        )
     assert pool.index_of(torch.tensor([9, 2, 2, 7])).tolist() == [2, 0, 0, 1]
 
 

@@ -14,7 +14,12 @@ from transformers import TrainerCallback
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
 from headless_trainer.models.candidate_head import candidate_matrix, untie
-from headless_trainer.objective.sparse_adamw import SparseAdamW, average_row_gradients, clip_gradients, quadrature
+from headless_trainer.objective.sparse_adamw import (
+    SparseAdamW,
+    average_row_gradients,
+    clip_gradients,
+    quadrature,
+)
 
 ROWS, WIDTH = 60, 4
 
@@ -26,7 +31,9 @@ def sparse(ids: torch.Tensor, rows: torch.Tensor, size=(ROWS, WIDTH)) -> torch.T
 def pair(dtype=torch.float64, **settings):
     """The same table twice, one for each optimizer."""
     torch.manual_seed(0)
-    tables = [nn.Parameter(torch.randn(ROWS, WIDTH, dtype=torch.float64).to(dtype)) for _ in range(2)]
+    tables = [
+        nn.Parameter(torch.randn(ROWS, WIDTH, dtype=torch.float64).to(dtype)) for _ in range(2)
+    ]
     tables[1].data.copy_(tables[0].data)
     settings = {"lr": 1e-2, "weight_decay": 0.1} | settings
     return (
@@ -39,7 +46,10 @@ def pair(dtype=torch.float64, **settings):
 def train_pair(tables, ours, dense, steps: int, gradient_size=lambda shape, generator: 1.0):
     """Both optimizers on the same gradients; the largest difference in a row that a step was about to read."""
     generator = torch.Generator().manual_seed(1)
-    shares, worst = 1.0 / torch.arange(1, ROWS).double() ** 1.5, 0.0  # the last row is never read, some rarely
+    shares, worst = (
+        1.0 / torch.arange(1, ROWS).double() ** 1.5,
+        0.0,
+    )  # the last row is never read, some rarely
     for step in range(steps):
         for optimizer in (ours, dense):
             optimizer.param_groups[0]["lr"] = 1e-2 * (step % 5) / 4  # now and then 0
@@ -68,12 +78,16 @@ def test_it_is_dense_adamw(weight_decay, betas):
     lagging = (tables[0] - tables[1]).abs().max()
     assert lagging > 1e-4 or betas[0] == weight_decay == 0  # nothing is caught up before it is read
     ours.catch_up()
-    assert (tables[0] - tables[1]).abs().max() < 1e-12 < 0.01 < (tables[0] - before)[:-1].abs().max()
+    assert (
+        (tables[0] - tables[1]).abs().max() < 1e-12 < 0.01 < (tables[0] - before)[:-1].abs().max()
+    )
     for name in ("exp_avg", "exp_avg_sq"):
         torch.testing.assert_close(state[name], want[name], rtol=1e-10, atol=1e-30)
 
 
-@pytest.mark.parametrize("betas, one, late, wide", [((0.9, 0.999), 5e-3, 2e-9, 2e-10), ((0.9, 0.95), 4e-2, 6e-3, 2e-5)])
+@pytest.mark.parametrize(
+    "betas, one, late, wide", [((0.9, 0.999), 5e-3, 2e-9, 2e-10), ((0.9, 0.95), 4e-2, 6e-3, 2e-5)]
+)
 def test_two_terms_stand_for_the_sum(betas, one, late, wide):
     beta1, beta2 = betas
     root = torch.logspace(-4, 5, 80, dtype=torch.float64)  # sqrt(v) over eps
@@ -89,7 +103,10 @@ def test_two_terms_stand_for_the_sum(betas, one, late, wide):
             got = a1 / (1e-8 * root + e1) + a2 / (1e-8 * root + e2)
             want = (weights / 1e-8 / (root[:, None] + sizes)).sum(-1)
             error = (got / want - 1).abs()
-            worst, worst_large = max(worst, error.max().item()), max(worst_large, error[root > 50].max().item())
+            worst, worst_large = (
+                max(worst, error.max().item()),
+                max(worst_large, error[root > 50].max().item()),
+            )
         assert bound / 20 < worst < bound
         assert worst_large < wide
 
@@ -134,7 +151,9 @@ def test_a_float16_scaler_skips_the_step_of_an_infinite_row():
         scaler.scale(torch.ones(()))  # starts the scaler
         scaler.step(ours)
         scaler.update()
-        assert torch.equal(table, before) == (value == math.inf) and (other == 1).all() == (value == math.inf)
+        assert torch.equal(table, before) == (value == math.inf) and (other == 1).all() == (
+            value == math.inf
+        )
     torch.testing.assert_close(ours.state[table]["exp_avg"][1], torch.full((WIDTH,), 0.1 * 16 / 2))
     assert int(ours.state[table]["step"]) == 1
 
@@ -160,7 +179,11 @@ def test_settings_and_gradients_it_refuses(settings, message):
 def test_clipping_is_that_of_dense_gradients(max_norm):
     torch.manual_seed(0)
     ids, rows = torch.tensor([3, 3, 3, 8]), torch.randn(4, WIDTH)
-    ours = [nn.Parameter(torch.zeros(ROWS, WIDTH)), nn.Parameter(torch.zeros(5)), nn.Parameter(torch.zeros(1))]
+    ours = [
+        nn.Parameter(torch.zeros(ROWS, WIDTH)),
+        nn.Parameter(torch.zeros(5)),
+        nn.Parameter(torch.zeros(1)),
+    ]
     dense = [nn.Parameter(torch.zeros(ROWS, WIDTH)), nn.Parameter(torch.zeros(5))]
     ours[0].grad, ours[1].grad = sparse(ids, rows), torch.randn(5)
     dense[0].grad, dense[1].grad = ours[0].grad.to_dense(), ours[1].grad.clone()
@@ -185,7 +208,10 @@ def test_rows_of_processes_are_averaged():
     average_row_gradients(weight, lambda own: torch.cat([own, next(others)]), 2)
     assert weight.grad.indices().tolist() == [[5]] and weight.grad.values().tolist() == [[1.0, 2.0]]
     weight.grad = None
-    assert average_row_gradients(weight, lambda own: torch.cat([own, own]), 2) == 0 and weight.grad is None
+    assert (
+        average_row_gradients(weight, lambda own: torch.cat([own, own]), 2) == 0
+        and weight.grad is None
+    )
 
 
 VOCAB, LENGTH = 200, 12
@@ -200,17 +226,28 @@ def trunk(task: str, dropout: float = 0.0, vocab_size: int = VOCAB, untied: bool
 def data() -> list[dict]:
     generator = torch.Generator().manual_seed(1)
     shares = 1.0 / torch.arange(1, VOCAB - 1)
-    return [{"input_ids": 2 + torch.multinomial(shares, LENGTH, True, generator=generator)} for _ in range(24)]
+    return [
+        {"input_ids": 2 + torch.multinomial(shares, LENGTH, True, generator=generator)}
+        for _ in range(24)
+    ]
 
 
-def trainer(folder, task: str, *, dropout=0.0, model=None, untied=False, callbacks=(), **settings) -> HeadlessTrainer:
+def trainer(
+    folder, task: str, *, dropout=0.0, model=None, untied=False, callbacks=(), **settings
+) -> HeadlessTrainer:
     settings = {
         "per_device_train_batch_size": 2, "max_steps": 8, "save_strategy": "no", "learning_rate": 1e-2, "weight_decay": 0.1,
         "lr_scheduler_type": "cosine", "warmup_steps": 3, "mlm_probability": 0.3 if task == "mlm" else 0.15, "task": task,
         "train_sampling_strategy": "sequential", "sparse_embedding_updates": True,
     } | settings  # fmt: skip
-    parameters = {"eval_dataset": data()[:4], "processing_class": Tokenizer(VOCAB), "callbacks": list(callbacks)}
-    return make_trainer(folder, model or trunk(task, dropout, untied=untied), data(), settings, **parameters)
+    parameters = {
+        "eval_dataset": data()[:4],
+        "processing_class": Tokenizer(VOCAB),
+        "callbacks": list(callbacks),
+    }
+    return make_trainer(
+        folder, model or trunk(task, dropout, untied=untied), data(), settings, **parameters
+    )
 
 
 @pytest.mark.parametrize("task, settings", [
@@ -228,10 +265,14 @@ def test_a_training_is_that_with_dense_updates(tmp_path, task, settings):
     rows.train()
     dense = trainer(tmp_path / "dense", task, sparse_embedding_updates=False, **settings)
     dense.train()
-    assert sum(each.is_sparse for each in gradients.kept.values()) == 1 + settings.get("untied", False)
+    assert sum(each.is_sparse for each in gradients.kept.values()) == 1 + settings.get(
+        "untied", False
+    )
     assert not rows.embedding.sparse
     for name in ("loss", "grad_norm", "eval_loss"):
-        assert logged(rows, name) == pytest.approx(logged(dense, name), rel=2e-2 if half else 2e-6), name
+        assert logged(rows, name) == pytest.approx(
+            logged(dense, name), rel=2e-2 if half else 2e-6
+        ), name
     if half:
         return
     before, counted = trunk(task, untied=settings.get("untied", False)).state_dict(), 0
@@ -243,9 +284,16 @@ def test_a_training_is_that_with_dense_updates(tmp_path, task, settings):
     assert counted > 10
 
 
-@pytest.mark.parametrize("task, accumulation, untied", [("clm", 1, False), ("mlm", 2, False), ("clm", 2, True)])
+@pytest.mark.parametrize(
+    "task, accumulation, untied", [("clm", 1, False), ("mlm", 2, False), ("clm", 2, True)]
+)
 def test_resume_is_exact(tmp_path, task, accumulation, untied):
-    settings = {"gradient_accumulation_steps": accumulation, "untied": untied, "dropout": 0.1, "max_steps": 10}
+    settings = {
+        "gradient_accumulation_steps": accumulation,
+        "untied": untied,
+        "dropout": 0.1,
+        "max_steps": 10,
+    }
     settings |= {"save_strategy": "steps", "save_steps": 6, "train_sampling_strategy": "random"}
     assert_resumes(lambda folder: trainer(folder, task, **settings), tmp_path, 6)
 
@@ -286,7 +334,9 @@ def test_the_best_checkpoint_is_loaded_as_it_was(tmp_path):
     }  # fmt: skip
     run = trainer(tmp_path, "clm", **settings)
     run.train()
-    best = load_file(os.path.join(run.state.best_model_checkpoint, "model.safetensors"))["wte.weight"]
+    best = load_file(os.path.join(run.state.best_model_checkpoint, "model.safetensors"))[
+        "wte.weight"
+    ]
     assert run.state.best_global_step < 6 and torch.equal(run.embedding.weight, best)
     run.evaluate()
     assert torch.equal(run.embedding.weight, best)
@@ -297,13 +347,22 @@ class Largest(TorchDispatchMode):
 
     def __init__(self, size: int, tables: list[torch.Tensor]):
         super().__init__()
-        self.size, self.tables, self.found, self.calls = size, {table.data_ptr() for table in tables}, set(), 0
+        self.size, self.tables, self.found, self.calls = (
+            size,
+            {table.data_ptr() for table in tables},
+            set(),
+            0,
+        )
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         self.calls += 1
         for value in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(value, torch.Tensor) and value.layout == torch.strided and value.numel() >= self.size:
+            if (
+                isinstance(value, torch.Tensor)
+                and value.layout == torch.strided
+                and value.numel() >= self.size
+            ):
                 if value.data_ptr() not in self.tables:
                     self.found.add(str(func))
         return result
@@ -324,7 +383,9 @@ def test_a_step_makes_nothing_of_the_vocabularys_size(tmp_path, sparse_updates, 
 
     def tables():
         weights = [run.embedding.weight, *([candidate_matrix(run.model).weight] if untied else [])]
-        known = [each for weight in weights for each in run.optimizer.optimizer.state[weight].values()]
+        known = [
+            each for weight in weights for each in run.optimizer.optimizer.state[weight].values()
+        ]
         return [*weights, run.token_counts, *known]
 
     run = trainer(
@@ -345,14 +406,28 @@ def test_shards_are_refused(tmp_path, sharded):
 def test_models_and_optimizers_it_refuses(tmp_path):
     frozen = trunk("clm").requires_grad_(False)
     frozen.h.requires_grad_(True)
-    with pytest.raises(ValueError, match="sparse_embedding_updates is True but the embedding of the model is frozen"):
+    with pytest.raises(
+        ValueError,
+        match="sparse_embedding_updates is True but the embedding of the model is frozen",
+    ):
         trainer(tmp_path, "clm", model=frozen)
     model = trunk("clm")
-    args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, sparse_embedding_updates=True, task="clm")
+    args = HeadlessTrainingArguments(
+        str(tmp_path), use_cpu=True, sparse_embedding_updates=True, task="clm"
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for name, value in (("optimizers", (optimizer, None)), ("optimizer_cls_and_kwargs", (torch.optim.SGD, {"lr": 1}))):
+    for name, value in (
+        ("optimizers", (optimizer, None)),
+        ("optimizer_cls_and_kwargs", (torch.optim.SGD, {"lr": 1})),
+    ):
         with pytest.raises(ValueError, match=f"{name} also chooses an optimizer"):
-            HeadlessTrainer(model, args, train_dataset=data(), processing_class=Tokenizer(VOCAB), **{name: value})
+            HeadlessTrainer(
+                model,
+                args,
+                train_dataset=data(),
+                processing_class=Tokenizer(VOCAB),
+                **{name: value},
+            )
 
 
 def _process(rank: int, folder: str, task: str, accumulation: int, untied: bool) -> None:
@@ -365,20 +440,28 @@ def _process(rank: int, folder: str, task: str, accumulation: int, untied: bool)
     run = trainer(folder, task, model=model, gradient_accumulation_steps=accumulation, **settings)
     run.train()
     state = run.optimizer.optimizer.state[run.embedding.weight]
-    assert not hasattr(run.model, "_ddp_params_and_buffers_to_ignore")  # another training may share it densely
+    assert not hasattr(
+        run.model, "_ddp_params_and_buffers_to_ignore"
+    )  # another training may share it densely
     logs = [logged(run, name) for name in ("loss", "grad_norm", "row_exchange_bytes")]
     torch.save((run.model.state_dict(), dict(state), *logs), f"{folder}/{rank}.pt")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task, accumulation, untied", [("clm", 1, False), ("clm", 2, False), ("clm", 2, True)])
+@pytest.mark.parametrize(
+    "task, accumulation, untied", [("clm", 1, False), ("clm", 2, False), ("clm", 2, True)]
+)
 def test_two_processes_are_one(tmp_path, task, accumulation, untied):
     processes.run(_process, 2, str(tmp_path), task, accumulation, untied)
     weights, state, losses, norms, exchanged = torch.load(tmp_path / "0.pt")
     other, other_state, *_ = torch.load(tmp_path / "1.pt")
     assert all(torch.equal(weights[name], other[name]) for name in weights)
     assert all(torch.equal(state[name], other_state[name]) for name in state)
-    settings = {"per_device_train_batch_size": 4, "negatives": "step", "sparse_embedding_updates": False}
+    settings = {
+        "per_device_train_batch_size": 4,
+        "negatives": "step",
+        "sparse_embedding_updates": False,
+    }
     one = trainer(tmp_path / "one", task, untied=untied, **settings)
     one.train()
     assert losses == pytest.approx(logged(one, "loss"), rel=1e-5)

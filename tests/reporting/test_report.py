@@ -33,28 +33,53 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def make_run(
-    folder: Path, accuracies=(0.1, 0.2, 0.3, 0.4), pace=1000.0, seed=0, objective="headless", steps=STEPS, **settings
+    folder: Path,
+    accuracies=(0.1, 0.2, 0.3, 0.4),
+    pace=1000.0,
+    seed=0,
+    objective="headless",
+    steps=STEPS,
+    **settings,
 ) -> Path:
     """A run of 100 tokens a step, logged and evaluated at the same steps; perplexity is 1,000 (1 - accuracy)."""
     folder.mkdir(parents=True)
     history, headless = [], objective == "headless"
     for step, accuracy in zip(steps, accuracies, strict=True):
-        logs = {"step": step, "loss": 5.0 - step / 100, "tokens_seen": 100 * step, "train_seconds": 100 * step / pace}
+        logs = {
+            "step": step,
+            "loss": 5.0 - step / 100,
+            "tokens_seen": 100 * step,
+            "train_seconds": 100 * step / pace,
+        }
         logs |= {"tokens_per_second": pace, "peak_memory_mib": 512.0 if headless else 1024.0}
         history.append(logs | ({"loss_floor": 1.0} if headless else {}))
         if accuracy is not None:
-            figures = {"eval_accuracy": accuracy, "eval_cross_entropy": math.log(1000 * (1 - accuracy))}
+            figures = {
+                "eval_accuracy": accuracy,
+                "eval_cross_entropy": math.log(1000 * (1 - accuracy)),
+            }
             history.append({"step": step, "eval_loss": 6.0, "eval_predicted_tokens": 500} | figures)
     state = {"global_step": steps[-1], "max_steps": steps[-1], "log_history": history}
     (folder / "trainer_state.json").write_text(json.dumps(state))
-    of_run = {"trainer": f"{objective.title()}Trainer", "held_out_texts": settings.pop("held_out_texts", "a1")}
+    of_run = {
+        "trainer": f"{objective.title()}Trainer",
+        "held_out_texts": settings.pop("held_out_texts", "a1"),
+    }
     of_run["data: max_seq_length"] = settings.pop("max_seq_length", 128)
-    config = {"vocab_size": settings.pop("vocab_size", 50), "n_layer": 2, "architectures": [objective.title()]}
+    config = {
+        "vocab_size": settings.pop("vocab_size", 50),
+        "n_layer": 2,
+        "architectures": [objective.title()],
+    }
     (folder / "config.json").write_text(json.dumps(config))
     settings = {"task": "clm", "use_cpu": True} | settings
     totals = {"tokens_seen": 100 * steps[-1], "train_seconds": 100 * steps[-1] / pace}
     save_token_counts(folder, COUNTS, totals | {"process_seconds": totals["train_seconds"]})
-    save_settings(folder, HeadlessTrainingArguments(str(folder), objective=objective, seed=seed, **settings), **of_run)
+    save_settings(
+        folder,
+        HeadlessTrainingArguments(str(folder), objective=objective, seed=seed, **settings),
+        **of_run,
+    )
     return folder
 
 
@@ -112,7 +137,10 @@ def test_the_summary_says_who_is_best(tmp_path, two, capsys):
         "A configuration with one seed does not rule out chance, so nothing about it is significant.",
     ]
     shown = capsys.readouterr().out
-    assert " ".join(shown.split()).startswith("- " + sentences[0]) and max(map(len, shown.splitlines()[:8])) < 80
+    assert (
+        " ".join(shown.split()).startswith("- " + sentences[0])
+        and max(map(len, shown.splitlines()[:8])) < 80
+    )
     assert "report.html, with its pictures as PNGs beside it" in shown
     assert write_report([str(path) for path in two], tmp_path / "again") == sentences
 
@@ -132,20 +160,30 @@ def test_shares_are_of_means_over_seeds_and_read_between_evaluations(tmp_path):
     ).format(*shares)
     path = runs[0] / "trainer_state.json"
     state = json.loads(path.read_text())
-    path.write_text(json.dumps(state | {"log_history": state["log_history"] + state["log_history"][-1:]}))
-    assert texts(report(tmp_path, f"a={runs[0]},{runs[1]}", runs[2]), "li") == sentences  # evaluated twice
+    path.write_text(
+        json.dumps(state | {"log_history": state["log_history"] + state["log_history"][-1:]})
+    )
+    assert (
+        texts(report(tmp_path, f"a={runs[0]},{runs[1]}", runs[2]), "li") == sentences
+    )  # evaluated twice
 
 
-@pytest.mark.parametrize("count, wanted, found", [(2, 4.5, 1.5), (2, 6.0, 1), (1, 4.9, None), (0, 1.0, None)])
+@pytest.mark.parametrize(
+    "count, wanted, found", [(2, 4.5, 1.5), (2, 6.0, 1), (1, 4.9, None), (0, 1.0, None)]
+)
 def test_where_a_curve_comes_down_to_a_value(count, wanted, found):
     assert first_reaching([(1, 5.0), (2, 4.0)][:count], wanted) == found
 
 
 def test_process_hours_count_every_process(tmp_path):
     run = make_run(tmp_path / "run", pace=1.0)
-    save_token_counts(run, COUNTS, {"tokens_seen": 4000, "train_seconds": 4000.0, "process_seconds": 9000.0})
+    save_token_counts(
+        run, COUNTS, {"tokens_seen": 4000, "train_seconds": 4000.0, "process_seconds": 9000.0}
+    )
     assert read_run(run).end["process_seconds"] == 9000.0
-    assert ["2.5"] == [row[6] for row in rows_of(report(tmp_path, run)) if row[:2] == ["run", "headless"]]
+    assert ["2.5"] == [
+        row[6] for row in rows_of(report(tmp_path, run)) if row[:2] == ["run", "headless"]
+    ]
 
 
 def test_tables_hold_the_figures(tmp_path, two):
@@ -164,26 +202,43 @@ def test_between_two_evaluations_it_is_a_straight_line(tmp_path, two):
     late = make_run(tmp_path / "late", (0.1, 0.2), pace=1000.0, steps=(15, 35))
     rows = rows_of(report(tmp_path, *two, late))
     # The last common point is at 3,500 tokens: half way between 30 % and 40 %, and between 20 % and 30 %.
-    assert [row[:2] for row in rows[1:4]] == [["headless", "35.00%"], ["vanilla", "25.00%"], ["late", "20.00%"]]
+    assert [row[:2] for row in rows[1:4]] == [
+        ["headless", "35.00%"],
+        ["vanilla", "25.00%"],
+        ["late", "20.00%"],
+    ]
 
 
 def test_the_page_and_its_pictures(tmp_path, two, figures, monkeypatch):
     page = report(tmp_path, *two)
     assert page.count(base64.b64encode(PNG).decode()) == 2
     held_out, training = figures
-    charts, axes = ("Held-out accuracy", "Held-out perplexity"), ("tokens (millions)", "training time (minutes)")
-    assert [(axis.get_title(), axis.get_xlabel()) for axis in held_out.axes] == [*itertools.product(charts, axes)]
+    charts, axes = (
+        ("Held-out accuracy", "Held-out perplexity"),
+        ("tokens (millions)", "training time (minutes)"),
+    )
+    assert [(axis.get_title(), axis.get_xlabel()) for axis in held_out.axes] == [
+        *itertools.product(charts, axes)
+    ]
     names = ["Training loss and floor", "Speed", "Peak memory"]
-    assert [axis.get_title() for axis in training.axes] == names and "floor of a headless loss" in page
+    assert [
+        axis.get_title() for axis in training.axes
+    ] == names and "floor of a headless loss" in page
     # Percent, in the colour of the configuration; a perplexity's axis is logarithmic.
     tokens, seconds, perplexity, _ = held_out.axes
-    lines = [(line.get_xdata().tolist(), line.get_ydata().tolist(), line.get_color()) for line in tokens.lines]
+    lines = [
+        (line.get_xdata().tolist(), line.get_ydata().tolist(), line.get_color())
+        for line in tokens.lines
+    ]
     steps = pytest.approx([0.001, 0.002, 0.003, 0.004])
     assert lines[0] == (steps, pytest.approx([10.0, 20.0, 30.0, 40.0]), COLOURS[0])
     assert lines[1] == (steps, pytest.approx([5.0, 10.0, 20.0, 30.0]), COLOURS[1])
     assert seconds.lines[1].get_xdata() == pytest.approx([each / 60 for each in (2, 4, 6, 8)])
     assert seconds.get_xlim()[0] == 0
-    assert perplexity.lines[0].get_ydata() == pytest.approx([900, 800, 700, 600]) and perplexity.get_yscale() == "log"
+    assert (
+        perplexity.lines[0].get_ydata() == pytest.approx([900, 800, 700, 600])
+        and perplexity.get_yscale() == "log"
+    )
     loss, speed, memory = training.axes
     assert [line.get_linestyle() for line in loss.lines] == ["-", "-", "--"]
     assert memory.lines[1].get_ydata().tolist() == [1.0] * 4 and speed.get_ylim()[0] == 0
@@ -193,11 +248,21 @@ def test_the_page_and_its_pictures(tmp_path, two, figures, monkeypatch):
     page = report(tmp_path, *two)
     files = sorted((tmp_path / "report").glob("*.png"))
     assert [path.name for path in files] == ["held_out.png", "training.png"]
-    assert all(path.read_bytes()[:8] == PNG and base64.b64encode(path.read_bytes()).decode() in page for path in files)
+    assert all(
+        path.read_bytes()[:8] == PNG and base64.b64encode(path.read_bytes()).decode() in page
+        for path in files
+    )
     assert report(tmp_path, *two) == page  # nothing in it is random
     assert not re.search(r"<(script|link|iframe|object|embed|base)\b|@import|url\(|\bon\w+=", page)
-    sources = [value for each in parsed(page).iter() for name, value in each.attrib.items() if name in ("src", "href")]
-    assert len(sources) == 2 and all(value.startswith("data:image/png;base64,") for value in sources)
+    sources = [
+        value
+        for each in parsed(page).iter()
+        for name, value in each.attrib.items()
+        if name in ("src", "href")
+    ]
+    assert len(sources) == 2 and all(
+        value.startswith("data:image/png;base64,") for value in sources
+    )
 
 
 def test_names_and_what_files_of_runs_say_is_text(tmp_path, two):
@@ -207,7 +272,9 @@ def test_names_and_what_files_of_runs_say_is_text(tmp_path, two):
     path.write_text(json.dumps(json.loads(path.read_text()) | hostile))
     page = report(tmp_path, f'<b>&"={two[0]}', two[1])
     assert "<script" not in page
-    assert texts(page, "li")[0].startswith('At equal tokens (4,000), held-out accuracy: 40.0% by <b>&" (')
+    assert texts(page, "li")[0].startswith(
+        'At equal tokens (4,000), held-out accuracy: 40.0% by <b>&" ('
+    )
 
 
 ONE = (0.40, 0.43, 0.41)
@@ -217,14 +284,19 @@ OTHER = (0.36, 0.41, 0.30)
 def seeds(tmp_path, name: str, finals, objective: str) -> str:
     """Runs that differ in their seed, and their configuration as it is typed."""
     runs = [
-        make_run(tmp_path / f"{name}_{seed}", (0.1, 0.2, 0.25, final), seed=seed, objective=objective)
+        make_run(
+            tmp_path / f"{name}_{seed}", (0.1, 0.2, 0.25, final), seed=seed, objective=objective
+        )
         for seed, final in enumerate(finals)
     ]
     return f"{name}={','.join(map(str, runs))}"
 
 
 def test_significance_is_that_of_scipy(tmp_path):
-    runs = [seeds(tmp_path, "headless", ONE, "headless"), seeds(tmp_path, "vanilla", OTHER, "vanilla")]
+    runs = [
+        seeds(tmp_path, "headless", ONE, "headless"),
+        seeds(tmp_path, "vanilla", OTHER, "vanilla"),
+    ]
     page = report(tmp_path, *runs)
     accuracy = stats.ttest_ind(ONE, OTHER, equal_var=False).pvalue
     entropies = [[math.log(1000 * (1 - value)) for value in values] for values in (ONE, OTHER)]
@@ -238,35 +310,59 @@ def test_significance_is_that_of_scipy(tmp_path):
     assert best[4] == f"{1000 * math.prod(1 - value for value in ONE) ** (1 / 3):,.0f} ×/÷ 1.026"
     single = make_run(tmp_path / "single", (0.1, 0.2, 0.25, 0.2), sampled_negatives=2)
     other = report(tmp_path, *runs, single)
-    assert ["single", "20.00%", "−21.33 points", "one seed", "800", "× 1.36", "one seed", "1"] in rows_of(other)
+    assert [
+        "single",
+        "20.00%",
+        "−21.33 points",
+        "one seed",
+        "800",
+        "× 1.36",
+        "one seed",
+        "1",
+    ] in rows_of(other)
     assert texts(other, "li")[3].startswith("A configuration with one seed does not rule out")
-    assert texts(page, "li")[0].endswith(f"The lead over the second is not significant (p = {accuracy:.2g}).")
+    assert texts(page, "li")[0].endswith(
+        f"The lead over the second is not significant (p = {accuracy:.2g})."
+    )
     assert "with one seed" not in page and "Runs: 6. Configurations: 2." in page
 
 
 def test_a_significant_lead_has_a_dagger_and_corrected_p_values_are_in_brackets(tmp_path):
     scores = {"a": (0.40, 0.43, 0.41), "b": (0.30, 0.31, 0.32), "c": (0.2, 0.25, 0.3)}
-    page = report(tmp_path, *(seeds(tmp_path, name, finals, "headless") for name, finals in scores.items()))
+    page = report(
+        tmp_path, *(seeds(tmp_path, name, finals, "headless") for name, finals in scores.items())
+    )
     pairs = itertools.combinations(scores.values(), 2)
     p_values = [stats.ttest_ind(*pair, equal_var=False).pvalue for pair in pairs]
     adjusted = holm(p_values)
-    found = {row[0]: row[3] for row in rows_of(page) if len(row) == 8 and row[0] in "abc" and "%" in row[1]}
+    found = {
+        row[0]: row[3]
+        for row in rows_of(page)
+        if len(row) == 8 and row[0] in "abc" and "%" in row[1]
+    }
     for name, p, own in zip("bc", p_values[:2], adjusted[:2], strict=True):
         shown = f"{p:.2g}" if p == own else f"{p:.2g} ({own:.2g})"
         assert found[name] == shown + "†" * (int(p < 0.05) + int(own < 0.05))
-    assert p_values[0] < adjusted[0] < 0.05 and f"is significant (p = {adjusted[0]:.2g})" in texts(page, "li")[0]
+    assert (
+        p_values[0] < adjusted[0] < 0.05
+        and f"is significant (p = {adjusted[0]:.2g})" in texts(page, "li")[0]
+    )
 
 
 @pytest.mark.parametrize("higher_is_better", [True, False])
 def test_ranks(higher_is_better):
-    table = rank({"low": [1.0, 2.0], "none": [], "high": [4.0, 6.0], "single": [3.0]}, higher_is_better)
+    table = rank(
+        {"low": [1.0, 2.0], "none": [], "high": [4.0, 6.0], "single": [3.0]}, higher_is_better
+    )
     names, behind = ["high", "single", "low", "none"], [0, 2, 3.5]
     if not higher_is_better:
         names, behind = ["low", "single", "high", "none"], [0, 1.5, 3.5]
     assert [*table.index] == names and table["seeds"].tolist() == [2, 1, 2, 0]
     assert table["behind"].tolist()[:3] == behind and math.isnan(table["behind"]["none"])
     want = stats.ttest_ind([4.0, 6.0], [1.0, 2.0], equal_var=False).pvalue
-    assert math.isnan(table["p"]["single"]) and table["p"].iloc[2] == table["adjusted"].iloc[2] == pytest.approx(want)
+    assert math.isnan(table["p"]["single"]) and table["p"].iloc[2] == table["adjusted"].iloc[
+        2
+    ] == pytest.approx(want)
 
 
 def test_groups_are_named_by_hand(tmp_path, two):
@@ -289,33 +385,49 @@ def test_another_loss_or_task_is_no_seed_and_other_differences_are_shown(tmp_pat
     settings = own / "settings.json"
     settings.write_text(settings.read_text().replace('"HeadlessTrainer"', '"MarginTrainer"'))
     assert "headless, MarginTrainer" in str(rows_of(report(tmp_path / "margin", own)))
-    for run, named in ((own, "trainer HeadlessTrainer and MarginTrainer"), (two[1], "objective"), (task, "task")):
+    for run, named in (
+        (own, "trainer HeadlessTrainer and MarginTrainer"),
+        (two[1], "objective"),
+        (task, "task"),
+    ):
         assert f"has runs with {named}" in refused(tmp_path, f"ours={other},{run}")
 
 
 def test_runs_without_evaluations_still_have_speed_and_loss(tmp_path):
     nothing = (None,) * 4
-    runs = [make_run(tmp_path / "a", nothing), make_run(tmp_path / "b", nothing, pace=250.0, sampled_negatives=2)]
+    runs = [
+        make_run(tmp_path / "a", nothing),
+        make_run(tmp_path / "b", nothing, pace=250.0, sampled_negatives=2),
+    ]
     page = report(tmp_path, *runs)
     said = "No run was evaluated over the whole vocabulary, so nothing here shows which one predicts best."
     assert texts(page, "li") == [said]
     assert [path.stem for path in (tmp_path / "report").glob("*.png")] == ["training"]
     assert ["sampled_negatives", "–", "2"] in rows_of(page)
     only = report(tmp_path, runs[0], make_run(tmp_path / "only"))
-    assert texts(only, "li") == ["After 4,000 tokens, held-out accuracy: 40.0% by only (perplexity 600)."]
+    assert texts(only, "li") == [
+        "After 4,000 tokens, held-out accuracy: 40.0% by only (perplexity 600)."
+    ]
 
 
 def test_what_is_evaluated_only_after_the_other_ended_has_no_figure_at_equal_time(tmp_path, two):
     slow = make_run(tmp_path / "slow", (None, None, 0.2, 0.3), pace=500.0, objective="vanilla")
     sentences = texts(report(tmp_path, two[0], slow), "li")
-    assert sentences[0].startswith("At equal tokens (4,000), held-out accuracy: 40.0% by headless (")
-    assert sentences[1] == "After 4 s of training, held-out accuracy: 40.0% by headless (perplexity 600)."
+    assert sentences[0].startswith(
+        "At equal tokens (4,000), held-out accuracy: 40.0% by headless ("
+    )
+    assert (
+        sentences[1]
+        == "After 4 s of training, held-out accuracy: 40.0% by headless (perplexity 600)."
+    )
 
 
 def test_runs_that_were_evaluated_only_before_training_are_compared_there(tmp_path):
     runs = [make_run(tmp_path / name, (0.2, None), steps=(0, 10)) for name in ("one", "other")]
     sentences = texts(report(tmp_path, *runs), "li")
-    assert sentences[0].startswith("At equal tokens (0), held-out accuracy: 20.0%") and "To reach" not in str(sentences)
+    assert sentences[0].startswith(
+        "At equal tokens (0), held-out accuracy: 20.0%"
+    ) and "To reach" not in str(sentences)
 
 
 @pytest.mark.parametrize("settings, changed, reason", [
@@ -335,7 +447,9 @@ def test_runs_that_were_evaluated_only_before_training_are_compared_there(tmp_pa
 def test_what_is_not_the_same_measure_is_not_compared(tmp_path, settings, changed, reason):
     runs = [make_run(tmp_path / "run"), make_run(tmp_path / "other", seed=1, **settings)]
     for run in runs:
-        (run / "tokenizer.json").write_text('{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}}, "padding": null}')
+        (run / "tokenizer.json").write_text(
+            '{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}}, "padding": null}'
+        )
     for name, change in changed.items():
         (runs[1] / name).write_text((runs[1] / name).read_text().replace(*change))
     page = report(tmp_path, *runs)
@@ -355,24 +469,40 @@ def test_an_interrupted_run_is_read_from_its_last_checkpoint(tmp_path):
     state = json.loads((inside / "trainer_state.json").read_text()) | {"max_steps": 100}
     (inside / "trainer_state.json").write_text(json.dumps(state))
     found = read_run(run)
-    assert (found.end["step"], found.max_steps, found.settings["objective"]) == (40, 100, "headless")
+    assert (found.end["step"], found.max_steps, found.settings["objective"]) == (
+        40,
+        100,
+        "headless",
+    )
     assert found.settings["task"] == "clm" and found.settings["model: n_layer"] == "2"
     expected = ["run", "headless", "1", "40 of 100", "4,000", "4 s", "0.00111", "1,000", "0.50"]
     assert expected in rows_of(report(tmp_path, run))
     both = rows_of(report(tmp_path, f"both={make_run(tmp_path / 'whole')},{run}"))
     assert next(row[3] for row in both if row[:3] == ["both", "headless", "2"]) == "40 of 100"
     # A finished run that was gone on with.
-    make_run(tmp_path / "further", (0.1, 0.4, 0.5, 0.6), steps=(10, 40, 50, 60)).rename(run / "checkpoint-60")
+    make_run(tmp_path / "further", (0.1, 0.4, 0.5, 0.6), steps=(10, 40, 50, 60)).rename(
+        run / "checkpoint-60"
+    )
     found = read_run(run)
     assert (found.end["step"], found.value_at("eval_accuracy", "tokens_seen", 6000)) == (60, 0.6)
 
 
 def test_the_end_of_a_run_is_read_from_what_it_wrote_last(tmp_path):
     run = make_run(tmp_path / "run")
-    state = json.loads((run / "trainer_state.json").read_text()) | {"global_step": 50, "max_steps": 50}
+    state = json.loads((run / "trainer_state.json").read_text()) | {
+        "global_step": 50,
+        "max_steps": 50,
+    }
     (run / "trainer_state.json").write_text(json.dumps(state))
-    assert read_run(run).end == {"step": 50, "tokens_seen": 4000, "train_seconds": 4.0, "process_seconds": 4.0}
-    save_token_counts(run, COUNTS, {"tokens_seen": 5200, "train_seconds": 5.5, "process_seconds": 11.0})
+    assert read_run(run).end == {
+        "step": 50,
+        "tokens_seen": 4000,
+        "train_seconds": 4.0,
+        "process_seconds": 4.0,
+    }
+    save_token_counts(
+        run, COUNTS, {"tokens_seen": 5200, "train_seconds": 5.5, "process_seconds": 11.0}
+    )
     evaluation = {"eval_loss": 5.0, "eval_accuracy": 0.5, "epoch": 1.0, "step": 50}
     (run / "eval_results.json").write_text(json.dumps(evaluation))
     found = read_run(run)
@@ -380,7 +510,12 @@ def test_the_end_of_a_run_is_read_from_what_it_wrote_last(tmp_path):
     assert found.value_at("eval_accuracy", "train_seconds", 4.75) == pytest.approx(0.45)
     assert found.value_at("eval_accuracy", "tokens_seen", 5201) is None
     assert found.value_at("eval_accuracy", "tokens_seen", 999) is None
-    assert found.end == {"step": 50, "tokens_seen": 5200, "train_seconds": 5.5, "process_seconds": 11.0}
+    assert found.end == {
+        "step": 50,
+        "tokens_seen": 5200,
+        "train_seconds": 5.5,
+        "process_seconds": 11.0,
+    }
 
 
 def test_without_scipy_the_extra_is_named(tmp_path, two, monkeypatch):
@@ -392,7 +527,9 @@ def test_without_scipy_the_extra_is_named(tmp_path, two, monkeypatch):
 def test_an_evaluation_belongs_to_the_step_it_was_made_at(tmp_path):
     run = make_run(tmp_path / "run", (0.1, 0.2, 0.3, None))
     results = {"eval_loss": 5.0, "eval_accuracy": 0.25, "eval_cross_entropy": 6.0, "step": 25}
-    (run / "eval_results.json").write_text(json.dumps(results))  # of a run that ended there; this one was not evaluated
+    (run / "eval_results.json").write_text(
+        json.dumps(results)
+    )  # of a run that ended there; this one was not evaluated
     found = read_run(run).curve("eval_accuracy", "tokens_seen").to_numpy().tolist()
     assert found[1:] == [[2000.0, 0.2], [2500.0, 0.25], [3000.0, 0.3]]
 
@@ -401,8 +538,13 @@ def test_the_best_model_s_evaluation_is_not_that_of_the_last_step(tmp_path):
     run = make_run(
         tmp_path / "run", (0.1, 0.3, 0.2, None), load_best_model_at_end=True, eval_strategy="steps", save_strategy="steps"
     )  # fmt: skip
-    (run / "eval_results.json").write_text(json.dumps({"eval_loss": 5.0, "eval_accuracy": 0.3, "step": 40}))
-    assert read_run(run).curve("eval_accuracy", "tokens_seen").to_numpy().tolist()[-1] == [3000.0, 0.2]
+    (run / "eval_results.json").write_text(
+        json.dumps({"eval_loss": 5.0, "eval_accuracy": 0.3, "step": 40})
+    )
+    assert read_run(run).curve("eval_accuracy", "tokens_seen").to_numpy().tolist()[-1] == [
+        3000.0,
+        0.2,
+    ]
 
 
 def test_a_real_run(tmp_path):
@@ -415,4 +557,7 @@ def test_a_real_run(tmp_path):
     row = next(row for row in rows_of(page) if row[0] == "vanilla")
     assert row[1] == f"{builders.logged(run, 'eval_accuracy')[-1]:.2%}"
     assert ["objective", "headless", "vanilla"] in rows_of(page)
-    assert sorted(path.stem for path in (tmp_path / "report").glob("*.png")) == ["held_out", "training"]
+    assert sorted(path.stem for path in (tmp_path / "report").glob("*.png")) == [
+        "held_out",
+        "training",
+    ]

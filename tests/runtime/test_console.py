@@ -52,9 +52,15 @@ def test_a_terminal_shows_bars_and_a_line_for_each_log(tmp_path):
     terminal = Terminal()
     train(tmp_path, terminal)
     found = logged(terminal)
-    assert "100%|" in terminal.getvalue() and "2/2" in terminal.getvalue() and "{'loss'" not in terminal.getvalue()
+    assert (
+        "100%|" in terminal.getvalue()
+        and "2/2" in terminal.getvalue()
+        and "{'loss'" not in terminal.getvalue()
+    )
     assert [line.split()[2] for line in found] == ["1/2", "2/2", "2", "2"]
-    assert re.search(r"step 1/2  loss \d\.\d{3}  floor \d\.\d{3}  tok/s [\d.,kM]+  grad [\d.e-]+$", found[0])
+    assert re.search(
+        r"step 1/2  loss \d\.\d{3}  floor \d\.\d{3}  tok/s [\d.,kM]+  grad [\d.e-]+$", found[0]
+    )
     held_out = r"step 2 held-out  accuracy \d+\.\d\d%  perplexity \d+\.\d  pool loss \d\.\d{3}$"
     assert re.search(held_out, found[-1].rstrip())
     assert max(len(line.rstrip()) for line in found) <= 80
@@ -64,4 +70,6 @@ def test_a_terminal_shows_bars_and_a_line_for_each_log(tmp_path):
 def test_no_bar_in_a_file_or_if_it_is_switched_off(tmp_path, terminal):
     stream = Terminal() if terminal else io.StringIO()
     train(tmp_path, stream, disable_tqdm=terminal)
-    assert len(logged(stream)) == 4 and "%|" not in stream.getvalue() and "\r" not in stream.getvalue()
+    assert (
+        len(logged(stream)) == 4 and "%|" not in stream.getvalue() and "\r" not in stream.getvalue()
+    )

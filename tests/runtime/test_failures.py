@@ -27,7 +27,9 @@ def trainer(folder, *, kind=HeadlessTrainer, callbacks=(), **settings):
         "optim": "adamw_torch",
     } | settings  # fmt: skip
     model = tiny_model("clm", layers=1, positions=8, dropout=0.1)
-    return make_trainer(folder, model, ROWS, settings, kind, eval_dataset=ROWS[:4], callbacks=list(callbacks))
+    return make_trainer(
+        folder, model, ROWS, settings, kind, eval_dataset=ROWS[:4], callbacks=list(callbacks)
+    )
 
 
 def weights(folder) -> dict[str, torch.Tensor]:
@@ -48,23 +50,38 @@ class TestDamage:
             flip(tmp_path / f"checkpoint-{step}" / "optimizer.pt")
         run = trainer(tmp_path)
         run.train(resume_from_checkpoint=True)
-        assert "checkpoint-6 is incomplete" in caplog.text and "optimizer.pt has changed since it was" in caplog.text
+        assert (
+            "checkpoint-6 is incomplete" in caplog.text
+            and "optimizer.pt has changed since it was" in caplog.text
+        )
         assert [log["step"] for log in run.state.log_history if "loss" in log] == [1, 2, 3, 4, 5, 6]
         assert_equal(weights(tmp_path / "checkpoint-6"), want)
-        assert all(find_fault(tmp_path / f"checkpoint-{step}") is None for step in (2, 4, 6))  # replaced
+        assert all(
+            find_fault(tmp_path / f"checkpoint-{step}") is None for step in (2, 4, 6)
+        )  # replaced
 
     def test_going_back_is_refused_where_last_would_take_a_later_one(self, tmp_path):
         trainer(tmp_path).train()
         back = str(tmp_path / "checkpoint-2")
-        with pytest.raises(ValueError, match="checkpoint-2' is of step 2 but output_dir .* holds 'checkpoint-6' too"):
+        with pytest.raises(
+            ValueError,
+            match="checkpoint-2' is of step 2 but output_dir .* holds 'checkpoint-6' too",
+        ):
             trainer(tmp_path).train(resume_from_checkpoint=back)
         for step in (4, 6):
             flip(tmp_path / f"checkpoint-{step}" / "optimizer.pt")
         trainer(tmp_path, save_total_limit=1, max_steps=3).train(resume_from_checkpoint=back)
-        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-3"]  # it outlives damaged ones
+        assert [path.name for path in tmp_path.iterdir()] == [
+            "checkpoint-3"
+        ]  # it outlives damaged ones
 
     def test_a_renamed_run_keeps_its_best_checkpoint(self, tmp_path, caplog):
-        settings = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True, "save_total_limit": 2}
+        settings = {
+            "eval_strategy": "steps",
+            "eval_steps": 2,
+            "load_best_model_at_end": True,
+            "save_total_limit": 2,
+        }
         settings |= {"eval_full_vocabulary": False, "greater_is_better": True}
         trainer(tmp_path / "a", max_steps=4, **settings).train()  # the first is the best
         best = weights(tmp_path / "a" / "checkpoint-2")
@@ -72,25 +89,44 @@ class TestDamage:
             (tmp_path / before).rename(tmp_path / after)
             run = trainer(tmp_path / after, **settings)
             run.train(resume_from_checkpoint=True)
-            assert_equal({name: each for name, each in run.model.state_dict().items() if name in best}, best)
+            assert_equal(
+                {name: each for name, each in run.model.state_dict().items() if name in best}, best
+            )
         assert run.state.global_step == 6 and "no longer exists" not in caplog.text
         shutil.rmtree(tmp_path / "c" / "checkpoint-2")
         trainer(tmp_path / "c", **settings).train(resume_from_checkpoint=True)
-        assert "The best checkpoint no longer exists: load_best_model_at_end takes the last weights" in caplog.text
+        assert (
+            "The best checkpoint no longer exists: load_best_model_at_end takes the last weights"
+            in caplog.text
+        )
 
     def test_the_best_one_stays_when_the_others_go(self, tmp_path):
-        settings = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True, "save_total_limit": 1}
-        run = trainer(tmp_path, eval_full_vocabulary=False, greater_is_better=True, **settings)  # the first is the best
+        settings = {
+            "eval_strategy": "steps",
+            "eval_steps": 2,
+            "load_best_model_at_end": True,
+            "save_total_limit": 1,
+        }
+        run = trainer(
+            tmp_path, eval_full_vocabulary=False, greater_is_better=True, **settings
+        )  # the first is the best
         run.train()
         assert run.state.best_model_checkpoint == str(tmp_path / "checkpoint-2")
-        assert [str(path) for path in tmp_path.glob("checkpoint-*")] == [run.state.best_model_checkpoint]
-        assert not (tmp_path / ".incomplete").exists() and find_fault(run.state.best_model_checkpoint) is None
+        assert [str(path) for path in tmp_path.glob("checkpoint-*")] == [
+            run.state.best_model_checkpoint
+        ]
+        assert (
+            not (tmp_path / ".incomplete").exists()
+            and find_fault(run.state.best_model_checkpoint) is None
+        )
 
     def test_save_only_model_is_not_gone_on_from(self, tmp_path):
         trainer(tmp_path, save_only_model=True, max_steps=2).train()
         assert (tmp_path / "checkpoint-2" / "model.safetensors").is_file()
         for value in ("auto", str(tmp_path / "checkpoint-2")):
-            with pytest.raises(ValueError, match="lacks the state of its optimizer, as with save_only_model"):
+            with pytest.raises(
+                ValueError, match="lacks the state of its optimizer, as with save_only_model"
+            ):
                 trainer(tmp_path).train(resume_from_checkpoint=value)
 
 
@@ -101,20 +137,32 @@ class TestOtherProcesses:
         assert not caplog.records
         check_processes(saved, 2, 64)
         assert "written by 4 processes and this run has 2: rows and masks" in caplog.text
-        with pytest.raises(ValueError, match=r"64 rows .*: 4\) but .* 32 \(.*: 2\).*_steps 64, or .*ignore_data_skip"):
+        with pytest.raises(
+            ValueError,
+            match=r"64 rows .*: 4\) but .* 32 \(.*: 2\).*_steps 64, or .*ignore_data_skip",
+        ):
             check_processes(saved, 2, 32)
 
     def test_a_checkpoint_knows_its_rows(self, tmp_path):
         trainer(tmp_path, max_steps=2, gradient_accumulation_steps=3).train()
         facts = read_facts(tmp_path / "checkpoint-2")
         assert (facts["processes"], facts["rows_a_step"]) == (1, 12)
-        with pytest.raises(ValueError, match=r"12 rows per step .* this run has 8 .*gradient_accumulation_steps 12"):
+        with pytest.raises(
+            ValueError, match=r"12 rows per step .* this run has 8 .*gradient_accumulation_steps 12"
+        ):
             trainer(tmp_path, gradient_accumulation_steps=2).train(resume_from_checkpoint=True)
-        trainer(tmp_path, gradient_accumulation_steps=2, ignore_data_skip=True).train(resume_from_checkpoint=True)
+        trainer(tmp_path, gradient_accumulation_steps=2, ignore_data_skip=True).train(
+            resume_from_checkpoint=True
+        )
 
     def test_the_same_rows_in_other_shares_give_the_same_numbers(self, tmp_path):
         """What is exact of a resume with other processes: the rows. Here 3 x 4 are gone on with as 1 x 12."""
-        settings = {"negatives": "step", "learning_rate": 1e-3, "lr_scheduler_type": "constant", "save_steps": 3}
+        settings = {
+            "negatives": "step",
+            "learning_rate": 1e-3,
+            "lr_scheduler_type": "constant",
+            "save_steps": 3,
+        }
 
         def without_dropout(folder, **more):
             run = trainer(tmp_path / folder, **settings | more)
@@ -125,14 +173,19 @@ class TestOtherProcesses:
         without_dropout("whole", gradient_accumulation_steps=3).train()
         without_dropout("split", gradient_accumulation_steps=3, max_steps=3).train()
         without_dropout("split", per_device_train_batch_size=12).train(resume_from_checkpoint=True)
-        got, want = weights(tmp_path / "split" / "checkpoint-6"), weights(tmp_path / "whole" / "checkpoint-6")
+        got, want = (
+            weights(tmp_path / "split" / "checkpoint-6"),
+            weights(tmp_path / "whole" / "checkpoint-6"),
+        )
         for name in want:
             torch.testing.assert_close(got[name], want[name], rtol=1e-4, atol=1e-5)
 
 
 class TestFullDisk:
     @pytest.mark.parametrize("writer", ["safetensors.torch.save_file", "torch.save", "json.dump"])
-    def test_the_last_checkpoint_stays_and_the_half_written_one_goes(self, tmp_path, monkeypatch, writer):
+    def test_the_last_checkpoint_stays_and_the_half_written_one_goes(
+        self, tmp_path, monkeypatch, writer
+    ):
         run = trainer(tmp_path, save_total_limit=1)
 
         def full(*args, **kwargs):
@@ -145,7 +198,9 @@ class TestFullDisk:
                     monkeypatch.setattr("headless_trainer.runtime.checkpoints.save_file", full)
 
         run.add_callback(Fill())
-        with pytest.raises(OSError, match=r"checkpoint-4' could not.*No space left.*MiB are free.*checkpoint-2'.*"):
+        with pytest.raises(
+            OSError, match=r"checkpoint-4' could not.*No space left.*MiB are free.*checkpoint-2'.*"
+        ):
             run.train()
         monkeypatch.undo()
         assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
@@ -163,10 +218,16 @@ class TestFullDisk:
             Path(path).write_bytes(b"half")
             raise SafetensorError("I/O error: No space left on device (os error 28)")
 
-        for writer in ("transformers.modeling_utils.safe_save_file", "headless_trainer.runtime.checkpoints.save_file"):
+        for writer in (
+            "transformers.modeling_utils.safe_save_file",
+            "headless_trainer.runtime.checkpoints.save_file",
+        ):
             with monkeypatch.context() as patch:
                 patch.setattr(writer, half)
-                with pytest.raises(OSError, match=r"could not be written to \(SafetensorError: .*No space .* are free"):
+                with pytest.raises(
+                    OSError,
+                    match=r"could not be written to \(SafetensorError: .*No space .* are free",
+                ):
                     run.save_model()
                 with pytest.raises(OSError, match="new' could not be written"):
                     run.save_model(str(tmp_path / "new"))
@@ -178,7 +239,9 @@ class TestFullDisk:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         run, write = trainer(tmp_path), Path.write_bytes
-        monkeypatch.setattr(TrainerState, "save_to_json", lambda state, path: half(Path(path), b"{....}"))
+        monkeypatch.setattr(
+            TrainerState, "save_to_json", lambda state, path: half(Path(path), b"{....}")
+        )
         monkeypatch.setattr(Path, "write_bytes", half)
         for save in (run.save_state, lambda: write_whole(tmp_path / "a.json", b"abcdef")):
             with pytest.raises(OSError, match="No space left"):
@@ -197,10 +260,17 @@ class TestFullDisk:
             "runpy.run_path(sys.argv[0], run_name='__main__')"
         )
         limited = [sys.executable, "-c", code, "run_pretrain.py", *flags.split(), *saves]
-        options = {"cwd": Path(__file__).parents[2], "env": os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}}
+        options = {
+            "cwd": Path(__file__).parents[2],
+            "env": os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache")},
+        }
         ended = subprocess.run(limited, **options, capture_output=True, text=True)
         assert ended.returncode == 1 and "Traceback" not in ended.stderr, ended.stderr
-        what = "checkpoint-2' could not be written" if "2" in saves else "run' could not be written to (SafetensorError"
+        what = (
+            "checkpoint-2' could not be written"
+            if "2" in saves
+            else "run' could not be written to (SafetensorError"
+        )
         assert what in ended.stderr.splitlines()[-1], ended.stderr
         assert [path.name for path in (tmp_path / "run").iterdir()] == ["tokenizer"]
 
@@ -232,7 +302,9 @@ class TestNotFinite:
     @pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
     @pytest.mark.parametrize("value", [float("nan"), float("inf")])
     @pytest.mark.parametrize("settings", [{}, {"bf16": True}, {"sparse_embedding_updates": True}])
-    def test_a_gradient_stops_the_run_before_the_weights_change(self, tmp_path, max_grad_norm, value, settings):
+    def test_a_gradient_stops_the_run_before_the_weights_change(
+        self, tmp_path, max_grad_norm, value, settings
+    ):
         run = trainer(tmp_path, kind=WithBadGradient, max_grad_norm=max_grad_norm, **settings)
         run.value = value
         said = r"gradient is (nan|inf) at step 3, .*checkpoint-2'. Resume with a lower"
@@ -243,26 +315,36 @@ class TestNotFinite:
 
     def test_weights_that_are_not_finite_are_never_saved(self, tmp_path):
         run = trainer(tmp_path, callbacks=[Spoil(4, float("inf"))])
-        with pytest.raises(FloatingPointError, match=r"of ln_f.bias are not finite after step 4.*checkpoint-2'"):
+        with pytest.raises(
+            FloatingPointError, match=r"of ln_f.bias are not finite after step 4.*checkpoint-2'"
+        ):
             run.train()
         assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
 
     @pytest.mark.parametrize("hidden", [False, True])
     def test_a_loss_stops_the_run_whatever_the_log_leaves_out(self, tmp_path, hidden):
         spoil = Spoil(3, float("nan"))
-        run = trainer(tmp_path, logging_nan_inf_filter=hidden, callbacks=[spoil], save_strategy="no")
+        run = trainer(
+            tmp_path, logging_nan_inf_filter=hidden, callbacks=[spoil], save_strategy="no"
+        )
         with pytest.raises(FloatingPointError, match="The loss is nan at step 4"):
             run.train()
         assert torch.tensor(run.evaluate()["eval_loss"]).isnan()  # which an evaluation shows
 
-    def test_steps_that_fp16_skips_are_no_failure_until_there_is_no_end(self, tmp_path, monkeypatch):
+    def test_steps_that_fp16_skips_are_no_failure_until_there_is_no_end(
+        self, tmp_path, monkeypatch
+    ):
         run = trainer(tmp_path, max_grad_norm=0.0)
         scale = [2.0**16]
         run.accelerator.scaler = type("Scaler", (), {"get_scale": lambda self: scale[0]})()
-        monkeypatch.setattr(type(run.accelerator), "mixed_precision", "fp16")  # also by the launcher, without args.fp16
+        monkeypatch.setattr(
+            type(run.accelerator), "mixed_precision", "fp16"
+        )  # also by the launcher, without args.fp16
         assert run._get_grad_norm(run.model, torch.tensor(float("inf"))).isinf()
         scale[0] = 0.5
         assert run._get_grad_norm(run.model, torch.tensor(3.0)) == 3.0
         run.state.global_step = 49
-        with pytest.raises(FloatingPointError, match="although the fp16 loss scale has fallen to 0.5"):
+        with pytest.raises(
+            FloatingPointError, match="although the fp16 loss scale has fallen to 0.5"
+        ):
             run._get_grad_norm(run.model, torch.tensor(float("nan")))

@@ -26,24 +26,34 @@ from headless_trainer.runtime.launch import check_launch
 from headless_trainer.trainers.saving import prepare_fsdp
 
 ROOT = Path(__file__).parents[2]
-CONFIGS = {path.stem: path for path in (ROOT / "headless_trainer" / "cli" / "launch").glob("*.yaml")}
+CONFIGS = {
+    path.stem: path for path in (ROOT / "headless_trainer" / "cli" / "launch").glob("*.yaml")
+}
 SBATCH = ROOT / "headless_trainer" / "cli" / "launch" / "slurm.sbatch"
 
 
 class TestRefusal:
     @staticmethod
     def training(world_size: int, deepspeed=None):
-        return SimpleNamespace(world_size=world_size, deepspeed_plugin=deepspeed, fsdp_plugin_args=None)
+        return SimpleNamespace(
+            world_size=world_size, deepspeed_plugin=deepspeed, fsdp_plugin_args=None
+        )
 
     def test_processes_that_would_train_alone(self):
-        with pytest.raises(ValueError, match="WORLD_SIZE is 4 but this machine has no GPU.*--use_cpu"):
+        with pytest.raises(
+            ValueError, match="WORLD_SIZE is 4 but this machine has no GPU.*--use_cpu"
+        ):
             check_launch(self.training(1), {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4"})
-        with pytest.raises(ValueError, match="WORLD_SIZE is 4 but LOCAL_RANK is missing.*torchrun"):  # of Kubernetes
+        with pytest.raises(
+            ValueError, match="WORLD_SIZE is 4 but LOCAL_RANK is missing.*torchrun"
+        ):  # of Kubernetes
             check_launch(self.training(1), {"RANK": "0", "WORLD_SIZE": "4"})
         check_launch(self.training(4), {"RANK": "0", "WORLD_SIZE": "4"})
 
     def test_deepspeed_without_a_launcher(self, tmp_path, monkeypatch):
-        with pytest.raises(ValueError, match="deepspeed or ACCELERATE_USE_DEEPSPEED is set without a launcher"):
+        with pytest.raises(
+            ValueError, match="deepspeed or ACCELERATE_USE_DEEPSPEED is set without a launcher"
+        ):
             check_launch(self.training(1, "zero2.json"), {"MASTER_PORT": "29500"})
         pytest.importorskip("deepspeed")
         monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")  # left over in a shell
@@ -56,11 +66,16 @@ class TestRefusal:
                 check_launch(self.training(2), {f"PARALLELISM_CONFIG_{size}_SIZE": "2"})
 
     def test_shards_that_would_save_no_model(self):
-        with pytest.raises(ValueError, match="FSDP 1 would save no model: launch with --fsdp_version 2"):
+        with pytest.raises(
+            ValueError, match="FSDP 1 would save no model: launch with --fsdp_version 2"
+        ):
             check_launch(self.training(2), {"ACCELERATE_USE_FSDP": "true"})
         check_launch(self.training(2), {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"})
         args = self.training(2)
-        for args.fsdp_plugin_args, refused in (({"fsdp_version": 1}, True), ({"fsdp_version": 2}, False)):
+        for args.fsdp_plugin_args, refused in (
+            ({"fsdp_version": 1}, True),
+            ({"fsdp_version": 2}, False),
+        ):
             with pytest.raises(ValueError, match="FSDP 1") if refused else nullcontext():
                 check_launch(args, {})
 
@@ -104,15 +119,22 @@ class TestRefusal:
         launched = parsed("cpu", "--cpu", "--num_processes", "2")
         launched.multi_gpu = False
         environment = prepare_simple_launcher_cmd_env(launched)[1]
-        check_launch(self.training(1), {name: value for name, value in environment.items() if name != "WORLD_SIZE"})
+        check_launch(
+            self.training(1),
+            {name: value for name, value in environment.items() if name != "WORLD_SIZE"},
+        )
         assert "has started one process" in caplog.text
 
 
 def test_fsdp_sums_in_32_bits():
     policy = MixedPrecisionPolicy(*[torch.bfloat16] * 3)
-    plugin = SimpleNamespace(transformer_cls_names_to_wrap=["GPT2Block"], mixed_precision_policy=policy)
+    plugin = SimpleNamespace(
+        transformer_cls_names_to_wrap=["GPT2Block"], mixed_precision_policy=policy
+    )
     prepare_fsdp(plugin, tiny_model("clm", layers=1))
-    assert plugin.mixed_precision_policy == MixedPrecisionPolicy(torch.bfloat16, torch.float32, None)
+    assert plugin.mixed_precision_policy == MixedPrecisionPolicy(
+        torch.bfloat16, torch.float32, None
+    )
 
 
 def parsed(name: str, *flags: str):
@@ -121,7 +143,12 @@ def parsed(name: str, *flags: str):
 
 
 class TestConfigurations:
-    KINDS = {"cpu": "MULTI_GPU", "multi_gpu": "MULTI_GPU", "multi_node": "MULTI_GPU", "fsdp2": "FSDP"}
+    KINDS = {
+        "cpu": "MULTI_GPU",
+        "multi_gpu": "MULTI_GPU",
+        "multi_node": "MULTI_GPU",
+        "fsdp2": "FSDP",
+    }
     KINDS |= dict.fromkeys(("zero1", "zero2", "zero3"), "DEEPSPEED")
 
     @pytest.mark.parametrize("name", KINDS)
@@ -129,11 +156,20 @@ class TestConfigurations:
         kind = self.KINDS[name]
         assert load_config_from_file(str(CONFIGS[name])).distributed_type.value == kind
         args = parsed(name, "--num_processes", "4")
-        chosen = {"MULTI_GPU": args.multi_gpu, "FSDP": args.use_fsdp, "DEEPSPEED": args.use_deepspeed}
+        chosen = {
+            "MULTI_GPU": args.multi_gpu,
+            "FSDP": args.use_fsdp,
+            "DEEPSPEED": args.use_deepspeed,
+        }
         assert [each for each, used in chosen.items() if used] == [kind]
-        assert (args.num_processes, args.mixed_precision) == (4, "no")  # precision is the script's to choose
+        assert (args.num_processes, args.mixed_precision) == (
+            4,
+            "no",
+        )  # precision is the script's to choose
         if kind == "DEEPSPEED":
-            assert args.zero_stage == int(name[-1]) and args.deepspeed_multinode_launcher == "standard"
+            assert (
+                args.zero_stage == int(name[-1]) and args.deepspeed_multinode_launcher == "standard"
+            )
             assert (args.zero3_save_16bit_model is True) == (name == "zero3")
         if kind == "FSDP":
             assert (args.fsdp_version, args.fsdp_state_dict_type) == (2, "FULL_STATE_DICT")
@@ -142,8 +178,17 @@ class TestConfigurations:
 
     def test_the_slurm_script(self):
         assert subprocess.run(["bash", "-n", SBATCH], capture_output=True).returncode == 0
-        directives = [line.split()[1] for line in SBATCH.read_text().splitlines() if line.startswith("#SBATCH")]
-        assert {"--signal=B:TERM@300", "--requeue", "--ntasks-per-node=1", "--open-mode=append"} <= set(directives)
+        directives = [
+            line.split()[1]
+            for line in SBATCH.read_text().splitlines()
+            if line.startswith("#SBATCH")
+        ]
+        assert {
+            "--signal=B:TERM@300",
+            "--requeue",
+            "--ntasks-per-node=1",
+            "--open-mode=append",
+        } <= set(directives)
 
 
 PROBE = """
@@ -167,7 +212,9 @@ def launched(tmp_path, *flags: str, use_cpu: bool = True) -> str:
     script = tmp_path / "probe.py"
     script.write_text(PROBE.replace("USE_CPU", str(use_cpu)))
     command = [*LAUNCH, *flags, str(script)]
-    return subprocess.run(command, cwd=tmp_path, env=here(tmp_path), capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        command, cwd=tmp_path, env=here(tmp_path), capture_output=True, text=True, check=True
+    ).stdout
 
 
 @pytest.mark.slow
@@ -175,7 +222,12 @@ def test_real_launches(tmp_path):
     for flags in (["--cpu"], []):
         assert launched(tmp_path, *flags, "--num_processes", "1").split()[-2:] == ["1", "1"]
     config = ["--config_file", str(CONFIGS["cpu"]), "--main_process_port", "0"]
-    assert launched(tmp_path, *config, use_cpu=False).count("WORLD_SIZE is 2 but this machine has no GPU") == 4
+    assert (
+        launched(tmp_path, *config, use_cpu=False).count(
+            "WORLD_SIZE is 2 but this machine has no GPU"
+        )
+        == 4
+    )
 
 
 FLAGS = [*DECODER, *QUICK, "--negatives", "world", "--save_strategy", "steps"]
@@ -183,13 +235,34 @@ FLAGS = [*DECODER, *QUICK, "--negatives", "world", "--save_strategy", "steps"]
 
 @pytest.mark.slow
 def test_two_processes_of_the_cpu_configuration_train(tmp_path, text_file):
-    command = [*LAUNCH, "--config_file", str(CONFIGS["cpu"]), "--main_process_port", "0", "run_pretrain.py", *FLAGS]
-    command += ["--train_file", str(text_file), "--output_dir", str(tmp_path / "run"), "--logging_steps", "1"]
+    command = [
+        *LAUNCH,
+        "--config_file",
+        str(CONFIGS["cpu"]),
+        "--main_process_port",
+        "0",
+        "run_pretrain.py",
+        *FLAGS,
+    ]
+    command += [
+        "--train_file",
+        str(text_file),
+        "--output_dir",
+        str(tmp_path / "run"),
+        "--logging_steps",
+        "1",
+    ]
     subprocess.run(command, cwd=ROOT, env=here(tmp_path), check=True, capture_output=True)
     history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
     steps = [logs for logs in history if "loss" in logs]
-    tokens = [2 * 4 * 15] * 4  # 4 rows of 16 tokens of each of 2 processes, and each contrasts with the targets of both
-    assert [logs["predicted_tokens"] for logs in steps] == [logs["pool_size"] for logs in steps] == tokens
+    tokens = [
+        2 * 4 * 15
+    ] * 4  # 4 rows of 16 tokens of each of 2 processes, and each contrasts with the targets of both
+    assert (
+        [logs["predicted_tokens"] for logs in steps]
+        == [logs["pool_size"] for logs in steps]
+        == tokens
+    )
     assert all(logs["pool_exchange_bytes"] > 0 for logs in steps)
     AutoModel.from_pretrained(tmp_path / "run")
 
@@ -229,7 +302,9 @@ def test_a_slurm_job_starts_from_the_checkpoint_that_it_names_and_later_from_its
         (f"x y {named}", "1", f"{named} {own} --resume_from_checkpoint auto"),
     ):
         command = ["bash", SBATCH, *flags.split()]
-        said = subprocess.run(command, env=env | {"SLURM_RESTART_COUNT": restarts}, capture_output=True, text=True)
+        said = subprocess.run(
+            command, env=env | {"SLURM_RESTART_COUNT": restarts}, capture_output=True, text=True
+        )
         assert said.stdout == f"{words}\n", said.stderr
 
 
@@ -238,17 +313,35 @@ def test_a_slurm_job_is_requeued_and_goes_on(tmp_path, text_file):
     output, requeued = tmp_path / "run", tmp_path / "requeued"
     nodes = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2"}
     environment = slurm(tmp_path, SRUN, **nodes, OUTPUT_DIR=str(output), REQUEUED=str(requeued))
-    command = ["bash", SBATCH, *FLAGS, "--train_file", str(text_file), "--max_steps", "800", "--logging_steps", "200"]
+    command = [
+        "bash",
+        SBATCH,
+        *FLAGS,
+        "--train_file",
+        str(text_file),
+        "--max_steps",
+        "800",
+        "--logging_steps",
+        "200",
+    ]
     command += ["--save_steps", "20", "--save_total_limit", "2"]
 
     def submit() -> subprocess.Popen:
-        own = environment | {"SLURM_JOB_ID": str(processes.free_port())}  # of which the script makes its port
+        own = environment | {
+            "SLURM_JOB_ID": str(processes.free_port())
+        }  # of which the script makes its port
         with (tmp_path / "log").open("a") as log:
-            return subprocess.Popen(command, cwd=ROOT, env=own, stdout=log, stderr=log, start_new_session=True)
+            return subprocess.Popen(
+                command, cwd=ROOT, env=own, stdout=log, stderr=log, start_new_session=True
+            )
 
     job, deadline = submit(), time.monotonic() + 400
     try:
-        while not list(output.glob("checkpoint-*")) and job.poll() is None and time.monotonic() < deadline:
+        while (
+            not list(output.glob("checkpoint-*"))
+            and job.poll() is None
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.02)
         job.send_signal(signal.SIGTERM)
         assert job.wait(300) == 0, (tmp_path / "log").read_text()
@@ -262,5 +355,7 @@ def test_a_slurm_job_is_requeued_and_goes_on(tmp_path, text_file):
     assert len(requeued.read_text().split()) == 1
     history = json.loads((output / "trainer_state.json").read_text())["log_history"]
     logged = [logs["step"] for logs in history if "loss" in logs]
-    assert logged == sorted({1, stopped, *range(20, 801, 20)})  # a log window ends at each checkpoint
+    assert logged == sorted(
+        {1, stopped, *range(20, 801, 20)}
+    )  # a log window ends at each checkpoint
     load_file(output / "model.safetensors")

@@ -56,12 +56,20 @@ class Holder:
 
 def trainer(folder: Path) -> HeadlessTrainer:
     rows = [{"input_ids": torch.arange(8)}] * 8
-    return make_trainer(folder, tiny_model("clm", layers=1, positions=8), rows, {"max_steps": 1, "save_strategy": "no"})
+    return make_trainer(
+        folder,
+        tiny_model("clm", layers=1, positions=8),
+        rows,
+        {"max_steps": 1, "save_strategy": "no"},
+    )
 
 
 def test_a_link_to_a_disk_that_is_missing_is_refused(tmp_path):
     (tmp_path / "runs").symlink_to(tmp_path / "unmounted")
-    with alone_in(tmp_path / "runs" / "a"), pytest.raises(PermissionError, match="output_dir .* cannot be written to"):
+    with (
+        alone_in(tmp_path / "runs" / "a"),
+        pytest.raises(PermissionError, match="output_dir .* cannot be written to"),
+    ):
         check_writable(tmp_path / "runs" / "a")
     assert not (tmp_path / "unmounted").exists()
 
@@ -69,7 +77,9 @@ def test_a_link_to_a_disk_that_is_missing_is_refused(tmp_path):
 @pytest.mark.slow
 def test_a_second_process_is_refused_and_told_who_is_there(tmp_path):
     with Holder(tmp_path / "run") as other:
-        with pytest.raises(ValueError, match=f"output_dir '.*run' is being written to by {other.named}.*choose"):
+        with pytest.raises(
+            ValueError, match=f"output_dir '.*run' is being written to by {other.named}.*choose"
+        ):
             trainer(tmp_path / "run").train()
         assert [path.name for path in (tmp_path / "run").iterdir()] == [LOCK_NAME]
         trainer(tmp_path / "other").train()
@@ -91,7 +101,9 @@ def test_a_process_that_its_holder_forked_does_not_keep_it(tmp_path):
 
 
 def test_a_thread_may_enter_again_and_another_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(FileLock, "acquire", lambda lock, take=FileLock.acquire: take(lock, timeout=0.1))
+    monkeypatch.setattr(
+        FileLock, "acquire", lambda lock, take=FileLock.acquire: take(lock, timeout=0.1)
+    )
     said = f"process {os.getpid()} on "
     with alone_in(tmp_path), ThreadPoolExecutor(1) as pool:
         with alone_in(tmp_path), pytest.raises(ValueError, match=f"is being written to by {said}"):
@@ -111,7 +123,10 @@ def test_without_locks_there_is_a_warning(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(fcntl, "flock", flock)
     with alone_in(tmp_path):
         pass
-    assert "cannot be locked ([Errno 37] No locks available), so a second run could write to that folder" in caplog.text
+    assert (
+        "cannot be locked ([Errno 37] No locks available), so a second run could write to that folder"
+        in caplog.text
+    )
 
 
 def _refused(rank: int, folder: str) -> None:
@@ -137,7 +152,8 @@ def _apart(rank: int, folder: str) -> None:
 @pytest.mark.slow
 def test_a_folder_that_machines_do_not_share_is_refused(tmp_path):
     with pytest.raises(
-        torch.multiprocessing.ProcessRaisedException, match="is not the first process's: use storage that all"
+        torch.multiprocessing.ProcessRaisedException,
+        match="is not the first process's: use storage that all",
     ):
         processes.run(_apart, 2, str(tmp_path))
 

@@ -57,7 +57,9 @@ def test_names_sizes_checksums_and_facts(tmp_path):
         assert entry == {"size": len(content), "checksum": hashlib.sha256(content).hexdigest()}
     assert written["files"]["trainer_state.json"]["checksum"].startswith("076e9758")
     assert read_facts(folder) == {"algorithm": "sha256", "processes": 1, "rows_a_step": 64}
-    (folder / "README.md").write_text("a card, which people edit, and to which scores are added later")
+    (folder / "README.md").write_text(
+        "a card, which people edit, and to which scores are added later"
+    )
     assert find_fault(folder) is None
 
 
@@ -66,7 +68,9 @@ def test_everything_reaches_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.fstat(number).st_ino))
     folder = checkpoint(tmp_path, 1)
     assert sorted(synced) == sorted(path.stat().st_ino for path in [folder, *folder.rglob("*")])
-    assert synced[-3] == (folder / MANIFEST_NAME).stat().st_ino  # after the files, before the two folders
+    assert (
+        synced[-3] == (folder / MANIFEST_NAME).stat().st_ino
+    )  # after the files, before the two folders
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "shards/part_0.pth"])
@@ -114,7 +118,10 @@ LAYOUTS = {
     "FSDP": ["model.safetensors", "optimizer.bin", *STATES],
     "FSDP in shards": ["pytorch_model_fsdp_0/__0_0.distcp", "optimizer_0/__0_0.distcp", *STATES],
     "DeepSpeed": [
-        *("global_step3/mp_rank_00_model_states.pt", "global_step3/zero_pp_rank_0_mp_rank_00_optim_states.pt"),
+        *(
+            "global_step3/mp_rank_00_model_states.pt",
+            "global_step3/zero_pp_rank_0_mp_rank_00_optim_states.pt",
+        ),
         "rng_state.pth",
     ],
 }
@@ -136,11 +143,19 @@ def test_every_layout_is_whole_and_nothing_of_it_may_be_missing(tmp_path, layout
     for name in [*LAYOUTS[layout], "token_counts.safetensors", "trainer_state.json"]:
         if layout == "DeepSpeed" and "optim" in name:  # it may be within its other files
             continue
-        assert "it lacks " in lay_out(tmp_path / name.replace("/", "_"), LAYOUTS[layout], name), name
+        assert "it lacks " in lay_out(tmp_path / name.replace("/", "_"), LAYOUTS[layout], name), (
+            name
+        )
 
 
 def test_of_several_processes_and_of_a_stream_each_has_its_file(tmp_path):
-    names = ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state_0.pth", "stream_0.json"]
+    names = [
+        "model.safetensors",
+        "optimizer.pt",
+        "scheduler.pt",
+        "rng_state_0.pth",
+        "stream_0.json",
+    ]
     two = {"processes": 2, "stream": True}
     assert lay_out(tmp_path / "a", names, **two) == "it lacks stream_1.json"
     assert lay_out(tmp_path / "b", [*names, "stream_1.json"], **two) == "it lacks rng_state_1.pth"
@@ -148,16 +163,24 @@ def test_of_several_processes_and_of_a_stream_each_has_its_file(tmp_path):
 
 
 def test_all_shards_of_an_index(tmp_path):
-    folder, first, second = tmp_path / "a", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+    folder, first, second = (
+        tmp_path / "a",
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+    )
     folder.mkdir()
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": first, "b": second}}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": first, "b": second}})
+    )
     assert lay_out(folder, ["optimizer.pt", *STATES, first]) == f"it lacks {second}"
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "token_counts.safetensors"])
 def test_what_lacks_something_never_gets_its_name(tmp_path, name):
     with (
-        pytest.raises(OSError, match=r"checkpoint-5' could not be written to \(FileNotFoundError: it lacks "),
+        pytest.raises(
+            OSError, match=r"checkpoint-5' could not be written to \(FileNotFoundError: it lacks "
+        ),
         CheckpointAside(str(tmp_path), "checkpoint-5", True) as aside,
     ):
         (fill(aside.folder) / name).unlink()
@@ -194,7 +217,13 @@ def test_folders_loops_and_pipes_in_the_place_of_files(tmp_path, name):
 
 def test_a_folder_that_is_none(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
-    for folder in (tmp_path / "loop", tmp_path / "missing", "a\0b", tmp_path / ("a" * 300), fill(tmp_path / "a")):
+    for folder in (
+        tmp_path / "loop",
+        tmp_path / "missing",
+        "a\0b",
+        tmp_path / ("a" * 300),
+        fill(tmp_path / "a"),
+    ):
         assert find_fault(folder)
 
 
@@ -209,15 +238,24 @@ def test_the_one_before_a_damaged_one_with_a_warning(tmp_path, caplog):
     cut(tmp_path / "checkpoint-10" / "model.safetensors")
     flip(tmp_path / "checkpoint-9" / "optimizer.pt")
     assert checkpoint_to_resume(True, tmp_path) == str(tmp_path / "checkpoint-2")
-    assert "checkpoint-10 is incomplete and was skipped: model.safetensors has 91 bytes instead of 96" in caplog.text
-    assert "checkpoint-9 is incomplete and was skipped: optimizer.pt has changed since it was written" in caplog.text
+    assert (
+        "checkpoint-10 is incomplete and was skipped: model.safetensors has 91 bytes instead of 96"
+        in caplog.text
+    )
+    assert (
+        "checkpoint-9 is incomplete and was skipped: optimizer.pt has changed since it was written"
+        in caplog.text
+    )
 
 
 def test_none_whole_is_an_error_that_names_each(tmp_path):
     for step in (1, 2):
         cut(checkpoint(tmp_path, step) / "model.safetensors")
     for value in ("last", "auto", True):
-        with pytest.raises(ValueError, match=r"no checkpoint in output_dir .*checkpoint-2: model.*checkpoint-1: model"):
+        with pytest.raises(
+            ValueError,
+            match=r"no checkpoint in output_dir .*checkpoint-2: model.*checkpoint-1: model",
+        ):
             checkpoint_to_resume(value, tmp_path)
     assert last_whole_checkpoint(tmp_path) is None
 
@@ -237,7 +275,9 @@ def test_a_named_one_is_never_exchanged_for_another(tmp_path):
     folder = [checkpoint(tmp_path, step) for step in (1, 2)][1]
     assert checkpoint_to_resume(str(folder), tmp_path) == str(folder)
     flip(folder / "model.safetensors")
-    with pytest.raises(ValueError, match=r"checkpoint-2' is not a complete checkpoint: model.safetensors.*last"):
+    with pytest.raises(
+        ValueError, match=r"checkpoint-2' is not a complete checkpoint: model.safetensors.*last"
+    ):
         checkpoint_to_resume(str(folder), tmp_path)
     with pytest.raises(ValueError, match=r"checkpoint-3' is not .* not a folder"):
         checkpoint_to_resume(str(tmp_path / "checkpoint-3"), tmp_path)
@@ -283,18 +323,27 @@ def test_another_process_neither_cleans_nor_renames(tmp_path):
 def rotate(tmp_path, limit, written, best=None) -> list[int]:
     keep = {str(tmp_path / f"checkpoint-{step}") for step in (written, best) if step is not None}
     rotate_checkpoints(tmp_path, limit, keep)
-    return [int(path.removeprefix("checkpoint-")) for path in names(tmp_path) if path != ".incomplete"]
+    return [
+        int(path.removeprefix("checkpoint-")) for path in names(tmp_path) if path != ".incomplete"
+    ]
 
 
 def test_the_oldest_go_and_not_the_one_just_written(tmp_path, monkeypatch):
     for step in (8, 9, 10, 11):
         checkpoint(tmp_path, step)
-    assert rotate(tmp_path, None, 11) == rotate(tmp_path, 0, 11) == rotate(tmp_path, -1, 11) == [10, 11, 8, 9]
+    assert (
+        rotate(tmp_path, None, 11)
+        == rotate(tmp_path, 0, 11)
+        == rotate(tmp_path, -1, 11)
+        == [10, 11, 8, 9]
+    )
     assert rotate(tmp_path, 3, 11) == [10, 11, 9]
     assert rotate(tmp_path, 2, 11, best=9) == [11, 9]
     assert rotate(tmp_path, 1, 11, best=9) == [11, 9]
     assert rotate(tmp_path, 1, 9) == [9] and names(tmp_path) == ["checkpoint-9"]
-    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # another program has it open, on a network file system
+    monkeypatch.setattr(
+        "shutil.rmtree", lambda *_, **__: None
+    )  # another program has it open, on a network file system
     for step in (12, 13):
         checkpoint(tmp_path, step)
         assert rotate(tmp_path, 1, step) == [step]

@@ -22,7 +22,9 @@ HISTORY = [
 def test_a_curve_is_drawn_of_what_there_is(tmp_path, history, width):
     draw_loss(history, tmp_path / "loss.png")
     data = (tmp_path / "loss.png").read_bytes()
-    assert data[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(data[16:20]) == width  # two panels, or one
+    assert (
+        data[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(data[16:20]) == width
+    )  # two panels, or one
 
 
 @pytest.mark.slow
@@ -33,7 +35,9 @@ def test_pictures_leave_those_of_a_notebook_alone(tmp_path):
     code += "draw_loss([{'step': 1, 'loss': 1.0, 'tokens_seen': 5}], Path('loss.png'))\n"
     code += "from matplotlib import pyplot\nprint(matplotlib.get_backend(), pyplot.get_fignums())"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert done.stdout.strip() == "svg []" and (tmp_path / "loss.png").is_file(), done.stderr
 
 
@@ -47,5 +51,7 @@ def test_what_libraries_say_of_what_is_as_it_should_be_is_left_out():
         f"{report}encoder.pooler.w | UNEXPECTED |\n": True,
     }
     for message, shown in said.items():
-        record = logging.LogRecord("transformers.modeling_utils", logging.WARNING, "file", 1, message, (), None)
+        record = logging.LogRecord(
+            "transformers.modeling_utils", logging.WARNING, "file", 1, message, (), None
+        )
         assert bool(logging.getLogger(record.name).filter(record)) == shown, message

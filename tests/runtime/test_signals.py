@@ -134,7 +134,9 @@ def assert_gone(processes: list[psutil.Process]) -> None:
     assert not alive, "workers outlive the process that started them"
 
 
-def stopped_in(folder: Path, kind: str, phase: str, number: int = signal.SIGTERM) -> tuple[int, Job]:
+def stopped_in(
+    folder: Path, kind: str, phase: str, number: int = signal.SIGTERM
+) -> tuple[int, Job]:
     job = Job(folder, "-c", RUN, kind, phase, folder)
     workers = job.wait_for((folder / "reached").exists)
     job.signal_group(number)
@@ -146,7 +148,9 @@ def stopped_in(folder: Path, kind: str, phase: str, number: int = signal.SIGTERM
 
 
 SIGNALS = [(signal.SIGTERM, "SIGTERM", 143), (signal.SIGINT, "Ctrl-C", 130)]
-SIGNALS += [(signal.SIGHUP, "SIGHUP", 129)] * (signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN)  # nohup make test
+SIGNALS += [(signal.SIGHUP, "SIGHUP", 129)] * (
+    signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+)  # nohup make test
 PHASES = [(kind, "step") for kind in ("memory", "persistent", "stream", "classification", "macOS")]
 PHASES += [("memory", "evaluation"), ("classification", "evaluation"), ("memory", "saving")]
 
@@ -162,7 +166,9 @@ def test_a_signal_to_the_group_leaves_a_checkpoint_of_its_step(tmp_path, kind, p
     step = 3 if phase == "evaluation" else 4
     assert (tmp_path / "stopped").read_text() == f"{number} {step}"
     (checkpoint,) = checkpoints_in(tmp_path / "run")
-    assert checkpoint.name == f"checkpoint-{step}" and (kind == "classification" or find_fault(checkpoint) is None)
+    assert checkpoint.name == f"checkpoint-{step}" and (
+        kind == "classification" or find_fault(checkpoint) is None
+    )
     assert ("eval_loss" in job.log()) == (phase == "evaluation")
 
 
@@ -170,7 +176,9 @@ def test_a_signal_to_the_group_leaves_a_checkpoint_of_its_step(tmp_path, kind, p
 @pytest.mark.parametrize(("number", "name", "code"), SIGNALS)
 def test_before_the_first_step_there_is_nothing_to_save(tmp_path, number, name, code):
     found, job = stopped_in(tmp_path, "memory", "beginning", number)
-    assert found == code and f"Stopped by {name}. GO ON" in job.log() and "Traceback" not in job.log()
+    assert (
+        found == code and f"Stopped by {name}. GO ON" in job.log() and "Traceback" not in job.log()
+    )
     assert not checkpoints_in(tmp_path / "run")
 
 
@@ -217,10 +225,40 @@ main(sys.argv[1:])
 
 def flags(text_file: Path, folder: Path) -> list:
     return [
-        *("--model_type", "gpt2", "--config_overrides", "n_embd=16,n_layer=1,n_head=2,n_positions=16", "--use_cpu"),
-        *("--max_seq_length", "16", "--train_file", text_file, "--train_tokenizer", "--vocab_size", "300"),
-        *("--output_dir", folder / "run", "--max_steps", "100000", "--save_steps", "50", "--logging_steps", "50"),
-        *("--per_device_train_batch_size", "4", "--disable_tqdm", "true", "--preprocessing_num_workers", "2"),
+        *(
+            "--model_type",
+            "gpt2",
+            "--config_overrides",
+            "n_embd=16,n_layer=1,n_head=2,n_positions=16",
+            "--use_cpu",
+        ),
+        *(
+            "--max_seq_length",
+            "16",
+            "--train_file",
+            text_file,
+            "--train_tokenizer",
+            "--vocab_size",
+            "300",
+        ),
+        *(
+            "--output_dir",
+            folder / "run",
+            "--max_steps",
+            "100000",
+            "--save_steps",
+            "50",
+            "--logging_steps",
+            "50",
+        ),
+        *(
+            "--per_device_train_batch_size",
+            "4",
+            "--disable_tqdm",
+            "true",
+            "--preprocessing_num_workers",
+            "2",
+        ),
     ]
 
 
@@ -234,7 +272,10 @@ def test_tokenizing_ends_with_one_line(tmp_path, text_file, monkeypatch, number,
     job.signal_group(number)
     assert job.end() == code
     *_, last = job.log().splitlines()
-    assert last == f"Stopped by {name}. To resume: repeat the command with --resume_from_checkpoint auto", job.log()
+    assert (
+        last
+        == f"Stopped by {name}. To resume: repeat the command with --resume_from_checkpoint auto"
+    ), job.log()
     assert "Traceback" not in job.log()
     assert not list((tmp_path / "cache").rglob("*.incomplete"))
     assert_gone(workers)
@@ -243,13 +284,21 @@ def test_tokenizing_ends_with_one_line(tmp_path, text_file, monkeypatch, number,
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "name"), [each[:2] for each in SIGNALS])
 def test_training_ends_with_a_checkpoint_and_one_line(tmp_path, text_file, number, name):
-    job = Job(tmp_path / "job", "run_pretrain.py", *flags(text_file, tmp_path), "--dataloader_num_workers", "2")
+    job = Job(
+        tmp_path / "job",
+        "run_pretrain.py",
+        *flags(text_file, tmp_path),
+        "--dataloader_num_workers",
+        "2",
+    )
     started = job.wait_for(lambda: checkpoints_in(tmp_path / "run"))
     job.signal_group(number)
     assert job.end() == (130 if number == signal.SIGINT else 0)
     line = f"Stopped by {name} with a checkpoint. To resume: repeat the command with --resume_from_checkpoint last"
     assert ("A second Ctrl-C ends it at once" in job.log()) == (number == signal.SIGINT)
-    assert job.log().count("Stopped by") == 1 and job.log().splitlines()[-1].endswith(line), job.log()
+    assert job.log().count("Stopped by") == 1 and job.log().splitlines()[-1].endswith(line), (
+        job.log()
+    )
     assert "Traceback" not in job.log() and find_fault(checkpoints_in(tmp_path / "run")[0]) is None
     assert not (tmp_path / "run" / "model.safetensors").exists()
     assert_gone(started)
@@ -283,7 +332,9 @@ while True:
     job = Job(tmp_path, "-c", code, tmp_path)
     job.wait_for((tmp_path / "ready").exists)
     until = time.monotonic() + 200
-    while job.process.poll() is None and not (tmp_path / "done").exists() and time.monotonic() < until:
+    while (
+        job.process.poll() is None and not (tmp_path / "done").exists() and time.monotonic() < until
+    ):
         job.signal_group(signal.SIGTERM)
         time.sleep(0.003)
     job.process.kill()
@@ -304,14 +355,18 @@ def run_of(folder, do, steps: int = 4, **settings):
     """A trainer that does something when its second step begins."""
     run, callback = tiny_trainer(folder, task="clm", **settings), TrainerCallback()
     run.args.max_steps = steps
-    callback.on_step_begin = lambda args, state, control, **kwargs: do() if state.global_step == 1 else None
+    callback.on_step_begin = lambda args, state, control, **kwargs: (
+        do() if state.global_step == 1 else None
+    )
     run.add_callback(callback)
     return run
 
 
 def test_a_second_interrupt_is_an_interrupt_where_the_first_was_one(tmp_path):
     """In a notebook, the end of the process would be the end of all that it holds."""
-    outer = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+    outer = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # ignored where the tests run in the background
     try:
         before = handlers()
         with pytest.raises(KeyboardInterrupt):
@@ -342,9 +397,16 @@ def test_a_signal_after_the_last_step_does_what_it_did_before(tmp_path):
     assert heard == [signal.SIGTERM] and not run.signal.stopped and run.state.global_step == 2
 
 
-@pytest.mark.parametrize(("strategy", "limit"), [(SaveStrategy.BEST, None), (SaveStrategy.STEPS, 1)])
+@pytest.mark.parametrize(
+    ("strategy", "limit"), [(SaveStrategy.BEST, None), (SaveStrategy.STEPS, 1)]
+)
 def test_a_checkpoint_stays_where_only_the_best_are_saved_or_kept(tmp_path, strategy, limit):
-    run = run_of(tmp_path, lambda: send(signal.SIGTERM), metric_for_best_model="eval_loss", greater_is_better=True)
+    run = run_of(
+        tmp_path,
+        lambda: send(signal.SIGTERM),
+        metric_for_best_model="eval_loss",
+        greater_is_better=True,
+    )
     run.args.eval_steps = run.args.save_steps = 1
     run.args.save_strategy, run.args.save_total_limit, run.args.learning_rate = strategy, limit, 0.0
     run.train()
@@ -353,34 +415,60 @@ def test_a_checkpoint_stays_where_only_the_best_are_saved_or_kept(tmp_path, stra
 
 
 def test_a_signal_inside_an_epoch_ends_no_epoch(tmp_path):
-    run = run_of(tmp_path, lambda: send(signal.SIGTERM), eval_strategy="epoch", save_strategy="epoch")
+    run = run_of(
+        tmp_path, lambda: send(signal.SIGTERM), eval_strategy="epoch", save_strategy="epoch"
+    )
     run.train()
     assert run.state.epoch == 0.5 and not any("eval_loss" in logs for logs in run.state.log_history)
     assert [path.name for path in checkpoints_in(tmp_path)] == ["checkpoint-2"]
 
 
-LAST = [("lm", "no", "prediction_step"), ("lm", "best", "prediction_step"), ("lm", "best", "predict")]
+LAST = [
+    ("lm", "no", "prediction_step"),
+    ("lm", "best", "prediction_step"),
+    ("lm", "best", "predict"),
+]
 
 
-@pytest.mark.parametrize(("kind", "strategy", "event"), [*LAST, ("classifier", "best", "prediction_step")])
+@pytest.mark.parametrize(
+    ("kind", "strategy", "event"), [*LAST, ("classifier", "best", "prediction_step")]
+)
 def test_a_signal_in_the_last_evaluation_leaves_a_checkpoint(tmp_path, kind, strategy, event):
-    settings = QUIET | {"metric_for_best_model": "eval_loss", "learning_rate": 0.0, "eval_steps": 1, "max_steps": 2}
+    settings = QUIET | {
+        "metric_for_best_model": "eval_loss",
+        "learning_rate": 0.0,
+        "eval_steps": 1,
+        "max_steps": 2,
+    }
     settings |= {"save_strategy": strategy, "save_steps": 500, "eval_strategy": "steps"}
     if kind == "classifier":
         rows, args = encoded_rows([0, 1] * 4), TrainingArguments(str(tmp_path), **settings)
         run = ClassificationTrainer(
-            tiny_classifier(), args, ClassificationCollator(None), train_dataset=rows, eval_dataset=rows
+            tiny_classifier(),
+            args,
+            ClassificationCollator(None),
+            train_dataset=rows,
+            eval_dataset=rows,
         )
     else:
         run = tiny_trainer(tmp_path, task="clm", **settings)
-        run.old_eval_dataset = run.eval_dataset  # scored by `predict`, after the event of an evaluation
+        run.old_eval_dataset = (
+            run.eval_dataset
+        )  # scored by `predict`, after the event of an evaluation
     callback = TrainerCallback()
-    on_event = lambda args, state, *_, **__: send(signal.SIGTERM) if state.global_step == 2 else None  # noqa: E731
+
+    def on_event(args, state, *_, **__):
+        if state.global_step == 2:
+            send(signal.SIGTERM)
+
     setattr(callback, f"on_{event}", on_event)
     run.add_callback(callback)
     run.train()
     best = ["checkpoint-1"] if strategy == "best" else []
-    assert run.signal.stopped and [path.name for path in checkpoints_in(tmp_path)] == ["checkpoint-2", *best]
+    assert run.signal.stopped and [path.name for path in checkpoints_in(tmp_path)] == [
+        "checkpoint-2",
+        *best,
+    ]
 
 
 def test_a_signal_waits_until_the_model_is_saved(tmp_path, monkeypatch, capfd):

@@ -14,22 +14,32 @@ def test_expected_weights_have_their_closed_forms(study):
     log_mean = torch.tensor([1e-6, 0.01, 1.0, 250.0], dtype=torch.float64).log()
     mean = log_mean.exp()
     for exponent, expected in ((0, 1 - torch.exp(-mean)), (1, mean), (2, mean + mean**2)):
-        torch.testing.assert_close(study("counts").log_expected_weight(log_mean, exponent), expected.log().float())
+        torch.testing.assert_close(
+            study("counts").log_expected_weight(log_mean, exponent), expected.log().float()
+        )
 
 
-@pytest.mark.parametrize("name, exponent", [("CountsTrainer", 1.0), ("Power0", 0.0), ("Power05", 0.5), ("Power2", 2.0)])
+@pytest.mark.parametrize(
+    "name, exponent", [("CountsTrainer", 1.0), ("Power0", 0.0), ("Power05", 0.5), ("Power2", 2.0)]
+)
 def test_the_loss_weights_each_candidate(name, exponent, study, tmp_path):
     """Against the definition; with exponent 1 it is the loss of `HeadlessTrainer`."""
     trainer = tiny_trainer(tmp_path)
     trainer.__class__ = getattr(study("counts"), name)
-    part = Candidates(NegativePool.from_targets(torch.tensor([7, 9, 7, 7, 11])), torch.tensor([0, 1, 0, 0, 2]), None)
+    part = Candidates(
+        NegativePool.from_targets(torch.tensor([7, 9, 7, 7, 11])),
+        torch.tensor([0, 1, 0, 0, 2]),
+        None,
+    )
     outputs, vectors = torch.randn(5, 16), torch.randn(3, 16)
     found = trainer.pool_loss(outputs, part, vectors, None)
     scores, log_weights = outputs @ vectors.T, exponent * torch.tensor([3.0, 1.0, 1.0]).log()
     expected = (scores + log_weights).logsumexp(1).sum() - scores[range(5), [0, 1, 0, 0, 2]].sum()
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
     if exponent == 1:
-        assert found.item() == pytest.approx(HeadlessTrainer.pool_loss(trainer, outputs, part, vectors, None).item())
+        assert found.item() == pytest.approx(
+            HeadlessTrainer.pool_loss(trainer, outputs, part, vectors, None).item()
+        )
 
 
 def test_the_free_head_knows_the_size_of_a_pool(study, tmp_path):

@@ -12,8 +12,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 @pytest.mark.slow
 def test_the_demo(study, tmp_path, text_file, capsys, own_cache, monkeypatch):
     sizes = "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32,max_position_embeddings=64"
-    flags = [f"--train_file={text_file}", *"--vocab_size 320 --max_seq_length 16 --max_steps 8 --use_cpu".split()]
-    flags += "--per_device_train_batch_size 4 --preprocessing_num_workers 1 --disable_tqdm true".split()
+    flags = [
+        f"--train_file={text_file}",
+        *"--vocab_size 320 --max_seq_length 16 --max_steps 8 --use_cpu".split(),
+    ]
+    flags += (
+        "--per_device_train_batch_size 4 --preprocessing_num_workers 1 --disable_tqdm true".split()
+    )
     folder = tmp_path / "demo"
     demo = study("demo")
     monkeypatch.setattr(demo, "docstrings", None)  # a file is given
@@ -21,9 +26,13 @@ def test_the_demo(study, tmp_path, text_file, capsys, own_cache, monkeypatch):
     shown = capsys.readouterr().out
     rows = re.findall(r"^\| (.+?) \| (.*?) \| (.*?) \| ([\d,]+) \|$", shown, re.MULTILINE)
     names = ["token frequencies alone", "headless, with its free head", "with a vocabulary head"]
-    assert [row[0] for row in rows] == names and all(float(row[3].replace(",", "")) > 1 for row in rows)
+    assert [row[0] for row in rows] == names and all(
+        float(row[3].replace(",", "")) > 1 for row in rows
+    )
     assert (folder / "comparison.png").stat().st_size > 1000 and "It writes: 'Return the" in shown
-    model, tokenizer = (kind.from_pretrained(folder / "lm") for kind in (AutoModelForCausalLM, AutoTokenizer))
+    model, tokenizer = (
+        kind.from_pretrained(folder / "lm") for kind in (AutoModelForCausalLM, AutoTokenizer)
+    )
     inputs = tokenizer("the", return_tensors="pt", return_token_type_ids=False)
     assert model(**inputs).logits.shape[-1] == len(tokenizer)
     assert Path(f"{folder}_vanilla", "model.safetensors").is_file()
@@ -35,14 +44,18 @@ def test_docstrings_are_the_corpus_and_a_folder_is_on_one_side(study, tmp_path, 
         (library / folder).mkdir(parents=True)
         for number in (1, 2):
             long = f"{folder} {number} " + "says what it returns, in words enough to count. " * 3
-            (library / folder / f"m{number}.py").write_text(f'''def f():\n    """{long}"""\n    """Too short."""\n''')
+            (library / folder / f"m{number}.py").write_text(
+                f'''def f():\n    """{long}"""\n    """Too short."""\n'''
+            )
     monkeypatch.setattr(demo.sysconfig, "get_paths", lambda: {"stdlib": str(library)})
     nothing = SimpleNamespace(origin=str(library / "none" / "x.py"))
     monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: nothing)
     _, train, _, held_out = demo.docstrings(tmp_path / "docs")
     written = [Path(file).read_text().splitlines() for file in (train, held_out)]
     sides = [{json.loads(line)["text"][:3] for line in lines} for lines in written]
-    assert sides[0] and sides[1] and len(sides[0]) + len(sides[1]) == 2 * 26  # nothing short, and nothing of tests
+    assert (
+        sides[0] and sides[1] and len(sides[0]) + len(sides[1]) == 2 * 26
+    )  # nothing short, and nothing of tests
     assert not {text[0] for text in sides[0]} & {text[0] for text in sides[1]}
 
 
@@ -68,5 +81,9 @@ def test_the_clock_ends_the_run_and_brings_the_rates_down(study, monkeypatch):
         stops.append(control.should_training_stop)
         evaluations.append(control.should_evaluate)
     assert stops == [False] * 9 + [True]
-    assert rates[0] == pytest.approx(0.2) and max(rates) == rates[1] < 2 and rates[1:] == sorted(rates[1:])[::-1]
+    assert (
+        rates[0] == pytest.approx(0.2)
+        and max(rates) == rates[1] < 2
+        and rates[1:] == sorted(rates[1:])[::-1]
+    )
     assert [number for number, each in enumerate(evaluations, 1) if each] == [3, 5, 8, 10]

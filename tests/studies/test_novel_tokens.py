@@ -10,14 +10,22 @@ TEXTS = ["<s>", " a", "b", "c", ".", " dd", "1"]
 
 
 def test_words_of_several_pieces_with_text_around_them(study):
-    ids = torch.tensor([[1, 2, 5, 2, 3, 4, 1, 2, 4], [0, 1, 2, 6, 5, 2, 3, 4, 4], [0, 1, 4, 1, 2, 3, 4, 5, 2]])
+    ids = torch.tensor(
+        [[1, 2, 5, 2, 3, 4, 1, 2, 4], [0, 1, 2, 6, 5, 2, 3, 4, 4], [0, 1, 4, 1, 2, 3, 4, 5, 2]]
+    )
     found = study("novel_tokens").occurrences
     # The first word of a row has no text before it, " a" alone is one piece, and the last word has no text behind it.
     every = [(0, 2, 5), (0, 6, 8), (1, 1, 3), (1, 4, 7), (2, 3, 6)]
     assert found(ids, TEXTS, SimpleNamespace(words=9, following=1)) == every
-    assert found(ids, TEXTS, SimpleNamespace(words=9, following=3)) == [(0, 2, 5), (1, 1, 3), (2, 3, 6)]
+    assert found(ids, TEXTS, SimpleNamespace(words=9, following=3)) == [
+        (0, 2, 5),
+        (1, 1, 3),
+        (2, 3, 6),
+    ]
     most = found(ids, TEXTS, SimpleNamespace(words=2, following=1))
-    assert most == [place for place in every if place != (2, 3, 6)]  # two words occur twice, one once
+    assert most == [
+        place for place in every if place != (2, 3, 6)
+    ]  # two words occur twice, one once
 
 
 def test_the_figures_are_those_of_a_model_with_the_token(study):
@@ -30,9 +38,13 @@ def test_the_figures_are_those_of_a_model_with_the_token(study):
     logits = log(model(ids).logits[0], -1)
     pieces = -(logits[2, 5] + logits[3, 2] + logits[4, 3]).item()
     assert found["the word"]["pieces"] == pytest.approx(pieces)
-    assert found["each following token"]["pieces"] == pytest.approx(-(logits[5, 4] + logits[6, 1]).item() / 2)
+    assert found["each following token"]["pieces"] == pytest.approx(
+        -(logits[5, 4] + logits[6, 1]).item() / 2
+    )
     for form, rows in (("mean of the pieces", [5, 2, 3]), ("mean of all tokens", list(range(new)))):
-        larger = GPT2LMHeadModel(GPT2Config(**sizes | {"vocab_size": new + 1}, tie_word_embeddings=False)).eval()
+        larger = GPT2LMHeadModel(
+            GPT2Config(**sizes | {"vocab_size": new + 1}, tie_word_embeddings=False)
+        ).eval()
         weights = {name: value for name, value in model.state_dict().items()}
         for name in ("transformer.wte.weight", "lm_head.weight"):
             weights[name] = torch.cat([weights[name], weights[name][rows].mean(0, True)])
@@ -40,4 +52,6 @@ def test_the_figures_are_those_of_a_model_with_the_token(study):
         logits = larger(torch.tensor([[0, 1, 4, new, 4, 1]])).logits[0]
         assert found["the word"][form] == pytest.approx(-log(logits[2], -1)[new].item(), rel=1e-5)
         known = log(logits[:, :new], -1)  # of what follows among the tokens that all forms have
-        assert found["each following token"][form] == pytest.approx(-(known[3, 4] + known[4, 1]).item() / 2, rel=1e-5)
+        assert found["each following token"][form] == pytest.approx(
+            -(known[3, 4] + known[4, 1]).item() / 2, rel=1e-5
+        )

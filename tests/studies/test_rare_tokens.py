@@ -14,4 +14,6 @@ def test_each_group_has_a_tenth_of_all_occurrences(study):
     groups = script.frequency_groups(many)
     sums = torch.zeros(10, dtype=torch.long).index_add_(0, groups, many)
     assert (sums - many.sum() / 10).abs().max() <= 8
-    assert all((many[groups == low].max() <= many[groups == low + 1].min()).item() for low in range(9))
+    assert all(
+        (many[groups == low].max() <= many[groups == low + 1].min()).item() for low in range(9)
+    )

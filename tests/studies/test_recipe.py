@@ -18,11 +18,22 @@ def made_run(folder, perplexities: list[float], pace: float = 1000.0) -> None:
     folder.mkdir(parents=True)
     history = []
     for step, perplexity in enumerate(perplexities, start=1):
-        scores = {"eval_accuracy": 0.1, "eval_cross_entropy": math.log(perplexity), "eval_loss": 1.0}
-        history += [{"step": step, "tokens_seen": 40_960 * step, "tokens_per_second": pace}, {"step": step} | scores]
+        scores = {
+            "eval_accuracy": 0.1,
+            "eval_cross_entropy": math.log(perplexity),
+            "eval_loss": 1.0,
+        }
+        history += [
+            {"step": step, "tokens_seen": 40_960 * step, "tokens_per_second": pace},
+            {"step": step} | scores,
+        ]
     (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
-    save_token_counts(folder, torch.ones(5, dtype=torch.int64), {"train_seconds": 3.0, "process_seconds": 6.0})
-    (folder / "eval_results.json").write_text(json.dumps({"eval_cross_entropy": math.log(perplexities[-1])}))
+    save_token_counts(
+        folder, torch.ones(5, dtype=torch.int64), {"train_seconds": 3.0, "process_seconds": 6.0}
+    )
+    (folder / "eval_results.json").write_text(
+        json.dumps({"eval_cross_entropy": math.log(perplexities[-1])})
+    )
 
 
 def test_shares_of_tokens_and_time(study, tmp_path, monkeypatch):
@@ -31,15 +42,29 @@ def test_shares_of_tokens_and_time(study, tmp_path, monkeypatch):
     made_run(runs / "vanilla_tied" / "0.01_0", [400.0, 100.0], pace=1000.0)
     made_run(runs / "vanilla_tied" / "0.02_0", [400.0, 150.0])
     made_run(runs / "headless" / "0.01_0", [100.0, 50.0], pace=2000.0)
-    made_run(runs / "headless" / "0.01_1", [70.0])  # of another study, with one evaluation: its end alone counts
-    flags = ["--baseline", "vanilla tied", "--seeds", "0", "1", "--report_only", "--output_dir", str(tmp_path)]
+    made_run(
+        runs / "headless" / "0.01_1", [70.0]
+    )  # of another study, with one evaluation: its end alone counts
+    flags = [
+        "--baseline",
+        "vanilla tied",
+        "--seeds",
+        "0",
+        "1",
+        "--report_only",
+        "--output_dir",
+        str(tmp_path),
+    ]
     monkeypatch.setattr(sys, "argv", ["recipe.py", "--recipes", "vanilla tied", "headless", *flags])
     study("recipe").main()
     table = (runs / "results.md").read_text().splitlines()
     assert table[2] == "| vanilla tied | 0.01 | 1 | 100.0 | 10.00 | 0.0455 | 100% | 100% |"
     assert table[3] == "| headless | 0.01 | 2 | 60.0 (10.0) | 10.00 (0.00) | 0.0228 | 50% | 25% |"
     found = json.loads((runs / "results.json").read_text())["results"]
-    assert found["vanilla tied"]["rates_tried"] == {"0.01": pytest.approx(100), "0.02": pytest.approx(150)}
+    assert found["vanilla tied"]["rates_tried"] == {
+        "0.01": pytest.approx(100),
+        "0.02": pytest.approx(150),
+    }
     assert found["headless"]["curves"]["0"][1] == {
         "tokens_seen": 81_920.0, "seconds": 40.96, "eval_cross_entropy": pytest.approx(math.log(50)), "eval_accuracy": 0.1
     }  # fmt: skip

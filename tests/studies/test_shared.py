@@ -18,8 +18,19 @@ def test_results_say_what_they_came_from(study, tmp_path, monkeypatch, capsys):
     for name, at in (("a", "0123, with changes"), ("b", "4567"), ("c", "4567")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "README.md").write_text(card.format(at))
-    argv = ["/home/x/studies/tying.py", "--train_file", "/a/data/en.txt.gz", "--output_dir", f"{tmp_path}/", "--others"]
-    monkeypatch.setattr(sys, "argv", [*argv, "vanilla, tied=/a/b/c/v@69", "b=a/b/c", "--flags=--data_dir /a/b/c --y"])
+    argv = [
+        "/home/x/studies/tying.py",
+        "--train_file",
+        "/a/data/en.txt.gz",
+        "--output_dir",
+        f"{tmp_path}/",
+        "--others",
+    ]
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        [*argv, "vanilla, tied=/a/b/c/v@69", "b=a/b/c", "--flags=--data_dir /a/b/c --y"],
+    )
     runs = [tmp_path / name for name in ("a", "b", "c", "without_a_card")]
     shared.write_results(tmp_path / "out", {"perplexity": [1.5]}, ["| a |", "|---|"], runs=runs)
     found = json.loads((tmp_path / "out" / "results.json").read_text())
@@ -32,19 +43,30 @@ def test_results_say_what_they_came_from(study, tmp_path, monkeypatch, capsys):
     assert origin.items() >= software().items()
     assert origin["Commits of the runs"] == "0123, with changes, 4567"
     table = (tmp_path / "out" / "results.md").read_text()
-    assert table.startswith("| a |\n|---|\n\n- Command: python studies/tying.py") and table in capsys.readouterr().out
+    assert (
+        table.startswith("| a |\n|---|\n\n- Command: python studies/tying.py")
+        and table in capsys.readouterr().out
+    )
     assert not (tmp_path / "out" / "results.png").exists()
 
 
-def test_runs_side_by_side_share_the_cores_and_go_on_from_their_checkpoint(study, tmp_path, monkeypatch):
+def test_runs_side_by_side_share_the_cores_and_go_on_from_their_checkpoint(
+    study, tmp_path, monkeypatch
+):
     shared = study("shared")
-    code = "import os, sys; open(sys.argv[1], 'w').write('{}'); print(os.environ['OMP_NUM_THREADS'])"
+    code = (
+        "import os, sys; open(sys.argv[1], 'w').write('{}'); print(os.environ['OMP_NUM_THREADS'])"
+    )
     saying = [sys.executable, "-c", code]
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert shared.results_of([*saying, str(tmp_path / "of_5" / "a")], tmp_path / "of_5", "a", 3) == {}
+    assert (
+        shared.results_of([*saying, str(tmp_path / "of_5" / "a")], tmp_path / "of_5", "a", 3) == {}
+    )
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert shared.results_of([*saying, str(tmp_path / "of_4" / "b")], tmp_path / "of_4", "b", 3) == {}
+    assert (
+        shared.results_of([*saying, str(tmp_path / "of_4" / "b")], tmp_path / "of_4", "b", 3) == {}
+    )
     said = [(tmp_path / name / "console.log").read_text() for name in ("of_5", "of_4")]
     assert said == ["5\n", "4\n"]  # as it was asked for, else a share of the cores
     failing = [sys.executable, "-c", "import sys; raise ValueError(sys.argv[1:])"]
@@ -95,7 +117,10 @@ def test_paper_scale_is_the_preset_of_the_baseline_for_all_recipes(commands, tmp
     assert "objective" not in args.settings  # which the preset of the baseline has
     shared.prepare(args)  # which has a name: nothing to train
     assert shared.pretrain(args, "headless + Muon", 2e-3, 1) == 2.5
-    assert started[0][:5] == [*launcher.split(), "run_pretrain.py"] and not (tmp_path / "clm_tokenizer").exists()
+    assert (
+        started[0][:5] == [*launcher.split(), "run_pretrain.py"]
+        and not (tmp_path / "clm_tokenizer").exists()
+    )
     given = flags_given(started[0])
     expected = {
         "config_name": "EleutherAI/pythia-70m-deduped", "tokenizer_name": "EleutherAI/pythia-70m-deduped",
@@ -104,7 +129,9 @@ def test_paper_scale_is_the_preset_of_the_baseline_for_all_recipes(commands, tmp
         "save_steps": "5000", "eval_steps": "14300", "muon_learning_rate": "0.004", "seed": "1",
         "output_dir": str(tmp_path / "clm_paper_cosine" / "headless_Muon" / "0.002_1"),
     }  # fmt: skip
-    assert {name: given[name] for name in expected} == {name: [value] for name, value in expected.items()}
+    assert {name: given[name] for name in expected} == {
+        name: [value] for name, value in expected.items()
+    }
     assert shared.pretrain(args, "vanilla untied", 1e-3, 0) == 2.5
     assert flags_given(started[1])["objective"] == ["vanilla"]
 
@@ -115,8 +142,14 @@ def test_every_scale_gives_flags_that_pretraining_takes(commands, tmp_path, scal
     shared, started = commands
     args = study_of(shared, tmp_path, "--scale", scale, "--task", task)
     shared.pretrain(args, "headless", 1e-3, 0)
-    model, data, training = parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], started[0][2:])
-    assert (training.objective, training.task, training.max_steps) == ("headless", task, args.max_steps)
+    model, data, training = parse_args(
+        [ModelArguments, DataArguments, HeadlessTrainingArguments], started[0][2:]
+    )
+    assert (training.objective, training.task, training.max_steps) == (
+        "headless",
+        task,
+        args.max_steps,
+    )
     assert data.max_seq_length == (2048 if (scale, task) == ("paper", "clm") else 128)
     width = {"cpu": 128, "small": 192, "paper": None}[scale]
     assert task == "mlm" or model.parsed_config_overrides().get("n_embd") == width
@@ -125,22 +158,35 @@ def test_every_scale_gives_flags_that_pretraining_takes(commands, tmp_path, scal
 def test_every_ingredient_is_what_pretraining_takes(commands, tmp_path):
     """The model types of trunks, too, of which one ends in the letter that stands for the rate."""
     shared, started = commands
-    of_decoders, of_encoders = study_of(shared, tmp_path), study_of(shared, tmp_path, "--task", "mlm")
+    of_decoders, of_encoders = (
+        study_of(shared, tmp_path),
+        study_of(shared, tmp_path, "--task", "mlm"),
+    )
     assert study_of(shared, tmp_path, max_steps=144).max_steps == 144  # of a study, at this scale
     for ingredient in shared.INGREDIENTS:
-        args, base = (of_decoders, "vanilla tied") if ingredient == "bias log q" else (of_encoders, "headless")
+        args, base = (
+            (of_decoders, "vanilla tied")
+            if ingredient == "bias log q"
+            else (of_encoders, "headless")
+        )
         shared.pretrain(args, f"{base} + {ingredient}", 1e-3, 0)
         parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], started[-1][2:])
     given = dict(zip(shared.INGREDIENTS, map(flags_given, started), strict=True))
     assert given["Muon"]["muon_learning_rate"] == ["0.002"]
     assert given["GPT-NeoX"]["model_type"] == ["gpt_neox"]
-    assert given["epsilon 1e-5"]["adam_epsilon"] == ["1e-5"] and given["beta2 0.999"]["adam_beta2"][-1] == "0.999"
+    assert (
+        given["epsilon 1e-5"]["adam_epsilon"] == ["1e-5"]
+        and given["beta2 0.999"]["adam_beta2"][-1] == "0.999"
+    )
 
 
 def test_seconds_are_those_of_training_at_the_pace_of_undisturbed_steps(study, tmp_path):
     shared = study("shared")
     paces = [100.0] * 4 + [200.0] * 5 + [5000.0]
-    history = [{"step": n, "tokens_seen": 100.0 * n, "tokens_per_second": pace} for n, pace in enumerate(paces, 1)]
+    history = [
+        {"step": n, "tokens_seen": 100.0 * n, "tokens_per_second": pace}
+        for n, pace in enumerate(paces, 1)
+    ]
     history += [{"step": step, "eval_accuracy": 0.1, "eval_cross_entropy": 2.0} for step in (4, 10)]
     (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history}))
     assert [point["seconds"] for point in shared.held_out_points(tmp_path)] == [2.0, 5.0]
@@ -152,7 +198,9 @@ def test_a_run_that_fails_says_why_and_one_that_diverged_is_known(study, tmp_pat
     failing = [sys.executable, "-c", "import os; raise ValueError(os.environ['WHY'])"]
     for why in ("no rows", "no GPU"):  # the second start has the first one's words before it
         monkeypatch.setenv("WHY", why)
-        with pytest.raises(SystemExit, match=rf"{tmp_path}/a failed, see its console\.log: ValueError: {why}$"):
+        with pytest.raises(
+            SystemExit, match=rf"{tmp_path}/a failed, see its console\.log: ValueError: {why}$"
+        ):
             shared.results_of(failing, tmp_path / "a", "results.json", 1)
     monkeypatch.setenv("WHY", "the loss is nan, so the run stops.")
     assert shared.results_of(failing, tmp_path / "b", "results.json", 1) is None

@@ -41,14 +41,27 @@ def test_a_table_of_bits(study, tmp_path, monkeypatch, capsys):
     points = [{"tokens_seen": 200.0, "seconds": 1.0}, {"tokens_seen": 409_600.0, "seconds": 30.0}]
     monkeypatch.setattr(script.shared, "held_out_points", lambda _: points)
     monkeypatch.setattr(script.AutoTokenizer, "from_pretrained", lambda folder: folder)
-    monkeypatch.setattr(script, "one_text", lambda _, folder: [0] * (8 if "vocabulary_300" in str(folder) else 4))
-    monkeypatch.setattr(script, "nats", lambda folder, *_: 42.0 if "headless" in str(folder) else 84.0)
+    monkeypatch.setattr(
+        script, "one_text", lambda _, folder: [0] * (8 if "vocabulary_300" in str(folder) else 4)
+    )
+    monkeypatch.setattr(
+        script, "nats", lambda folder, *_: 42.0 if "headless" in str(folder) else 84.0
+    )
     for size in (300, 600):
         for name in ("headless/0.008_0", "vanilla_tied/0.004_0"):
             folder = tmp_path / f"vocabulary_{size}" / "clm_cpu_cosine" / name
             folder.mkdir(parents=True)
             (folder / "eval_results.json").write_text("{}")
-    flags = ["--output_dir", str(tmp_path), "--recipes", "headless", "vanilla tied", "--vocab_sizes", "300", "600"]
+    flags = [
+        "--output_dir",
+        str(tmp_path),
+        "--recipes",
+        "headless",
+        "vanilla tied",
+        "--vocab_sizes",
+        "300",
+        "600",
+    ]
     script.main([*flags, "--rates", "8e-3", "4e-3", "--seeds", "0", "--report_only"])
     printed, bits = capsys.readouterr().out, 42 / math.log(2) / 21
     assert f"| headless | 300 | 3.00 | 1.23 | 1 | {bits:.3f} | 30 |" in printed
@@ -71,18 +84,24 @@ def a_study(study, tmp_path, text_lines, monkeypatch):
 
     def run(*flags: str) -> tuple[list[dict], str]:
         common = f"study --train_file {tmp_path}/lines.txt --output_dir {tmp_path}/runs --max_steps 4 --batch_size 4"
-        monkeypatch.setattr(sys, "argv", [*common.split(), "--recipes", "headless", "--vocab_sizes", "300", *flags])
+        monkeypatch.setattr(
+            sys, "argv", [*common.split(), "--recipes", "headless", "--vocab_sizes", "300", *flags]
+        )
         study("vocabulary_size").main()
         folder = tmp_path / "runs" / "vocabulary_size"
         assert (folder / "results.png").stat().st_size > 1000
-        return json.loads((folder / "results.json").read_text())["results"], (folder / "results.md").read_text()
+        return json.loads((folder / "results.json").read_text())["results"], (
+            folder / "results.md"
+        ).read_text()
 
     return run
 
 
 @pytest.mark.slow
 def test_a_whole_study(a_study):
-    (small, large), _ = a_study("--vocab_sizes", "270", "300", "--seeds", "0", "--held_out_bytes", "1000")
+    (small, large), _ = a_study(
+        "--vocab_sizes", "270", "300", "--seeds", "0", "--held_out_bytes", "1000"
+    )
     assert (small["vocabulary"], large["vocabulary"]) == (270, 300)
     assert small["bytes_per_token"] < large["bytes_per_token"]
     assert small["training_bytes"] == pytest.approx(4 * 4 * 128 * small["bytes_per_token"])
@@ -95,11 +114,27 @@ def test_encoders_on_tasks(a_study, tmp_path, text_lines):
     """Fine-tuned on one task, whose score is also the average; two recipes with two seeds have a p."""
     (tmp_path / "sst2").mkdir()
     for split in ("train", "validation"):
-        rows = [{"sentence": text_lines[number], "label": number % 2, "idx": number} for number in range(16)]
-        (tmp_path / "sst2" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    flags = ["--task", "mlm", "--tasks", "sst2", f"--glue_flags=--data_dir {tmp_path} --num_train_epochs 1"]
+        rows = [
+            {"sentence": text_lines[number], "label": number % 2, "idx": number}
+            for number in range(16)
+        ]
+        (tmp_path / "sst2" / f"{split}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows)
+        )
+    flags = [
+        "--task",
+        "mlm",
+        "--tasks",
+        "sst2",
+        f"--glue_flags=--data_dir {tmp_path} --num_train_epochs 1",
+    ]
     [_, row], table = a_study(*flags, "--recipes", "headless", "vanilla tied")
-    assert row["scores"]["sst2"] == row["scores"]["average"] and 0 <= row["scores"]["average"][0] <= 100
+    assert (
+        row["scores"]["sst2"] == row["scores"]["average"]
+        and 0 <= row["scores"]["average"][0] <= 100
+    )
     assert "| seeds | sst2 | average | seconds |" in table and "held-out bytes" not in table
     assert table.count(", p = ") == 2
-    assert a_study(*flags, "--loss", "cross_entropy", "--report_only")[0] == []  # those scores are of another loss
+    assert (
+        a_study(*flags, "--loss", "cross_entropy", "--report_only")[0] == []
+    )  # those scores are of another loss

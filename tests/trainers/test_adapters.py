@@ -4,7 +4,15 @@ import copy
 
 import pytest
 import torch
-from builders import VOCAB, Gradients, Tokenizer, labelled_rows, make_trainer, predictions, tiny_model
+from builders import (
+    VOCAB,
+    Gradients,
+    Tokenizer,
+    labelled_rows,
+    make_trainer,
+    predictions,
+    tiny_model,
+)
 
 from headless_trainer import attach_lm_head
 
@@ -15,14 +23,27 @@ TASKS_IN_WORDS = {"clm": "causal", "mlm": "masked"}
 
 def trainer(folder, objective, task, callbacks=(), **settings):
     torch.manual_seed(0)
-    config = peft.LoraConfig(r=2, target_modules=TASKS[task], fan_in_fan_out=task == "clm", init_lora_weights=False)
+    config = peft.LoraConfig(
+        r=2, target_modules=TASKS[task], fan_in_fan_out=task == "clm", init_lora_weights=False
+    )
     settings = {
         "objective": objective, "task": task, "max_steps": 4, "save_steps": 2, "learning_rate": 1e-2,
         "train_sampling_strategy": "sequential", "per_device_train_batch_size": 4,
     } | settings  # fmt: skip
-    counts = {"token_counts": torch.ones(VOCAB, dtype=torch.long)} if objective == "sampled_softmax" else {}
-    rows, model = labelled_rows(task, empty=False), peft.get_peft_model(tiny_model(task, objective="vanilla"), config)
-    given = {"eval_dataset": rows, "processing_class": Tokenizer(), "callbacks": list(callbacks)} | counts
+    counts = (
+        {"token_counts": torch.ones(VOCAB, dtype=torch.long)}
+        if objective == "sampled_softmax"
+        else {}
+    )
+    rows, model = (
+        labelled_rows(task, empty=False),
+        peft.get_peft_model(tiny_model(task, objective="vanilla"), config),
+    )
+    given = {
+        "eval_dataset": rows,
+        "processing_class": Tokenizer(),
+        "callbacks": list(callbacks),
+    } | counts
     return make_trainer(folder, model, rows, settings, **given)
 
 
@@ -32,17 +53,29 @@ def test_an_adapter_alone_is_trained_saved_and_resumed(tmp_path, objective, task
     run = trainer(tmp_path / "a", objective, task)
     before = {name: weight.clone() for name, weight in run.model.named_parameters()}
     run.train()
-    changed = {name for name, weight in run.model.named_parameters() if not torch.equal(weight, before[name])}
+    changed = {
+        name
+        for name, weight in run.model.named_parameters()
+        if not torch.equal(weight, before[name])
+    }
     assert changed == {name for name in before if ".lora_" in name}
     run.save_model()
-    assert (tmp_path / "a" / "adapter_config.json").is_file() and not (tmp_path / "a" / "model.safetensors").exists()
+    assert (tmp_path / "a" / "adapter_config.json").is_file() and not (
+        tmp_path / "a" / "model.safetensors"
+    ).exists()
     ids = torch.arange(5, 15)[None]
     want = run.model.eval()(input_ids=ids).logits
-    read = peft.PeftModel.from_pretrained(tiny_model(task, objective="vanilla"), tmp_path / "a").eval()
+    read = peft.PeftModel.from_pretrained(
+        tiny_model(task, objective="vanilla"), tmp_path / "a"
+    ).eval()
     torch.testing.assert_close(read(input_ids=ids).logits, want)
     card = (tmp_path / "a" / "README.md").read_text()
     assert f"an adapter of peft (LORA) for a {TASKS_IN_WORDS[task]} language model" in card
-    assert "library_name: peft" in card and "More Information Needed" not in card and "Kept" not in caplog.text
+    assert (
+        "library_name: peft" in card
+        and "More Information Needed" not in card
+        and "Kept" not in caplog.text
+    )
     again = trainer(tmp_path / "b", objective, task)
     again.train(str(tmp_path / "a" / "checkpoint-2"))
     torch.testing.assert_close(again.model.eval()(input_ids=ids).logits, want, rtol=0, atol=0)
@@ -51,7 +84,9 @@ def test_an_adapter_alone_is_trained_saved_and_resumed(tmp_path, objective, task
 @pytest.mark.parametrize("task", TASKS)
 def test_the_loss_and_the_gradients_are_those_of_the_merged_logits(tmp_path, task):
     steps = Gradients()
-    run = trainer(tmp_path, "vanilla", task, [steps], max_steps=1, max_grad_norm=0.0, save_strategy="no")
+    run = trainer(
+        tmp_path, "vanilla", task, [steps], max_steps=1, max_grad_norm=0.0, save_strategy="no"
+    )
     reference = copy.deepcopy(run.model)
     logits, targets = predictions(reference, task, labelled_rows(task, empty=False)[:4])
     loss = torch.nn.functional.cross_entropy(logits, targets)
@@ -67,7 +102,9 @@ def test_the_loss_and_the_gradients_are_those_of_the_merged_logits(tmp_path, tas
 
 def test_what_an_adapter_cannot_do_is_refused(tmp_path):
     model = tiny_model("clm", objective="vanilla")
-    prompts = peft.get_peft_model(model, peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
+    prompts = peft.get_peft_model(
+        model, peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    )
     with pytest.raises(ValueError, match="learned prompts .PROMPT_TUNING."):
         make_trainer(tmp_path, prompts, labelled_rows("clm", empty=False), {"objective": "vanilla"})
     for on_head_or_embedding in (
@@ -77,9 +114,16 @@ def test_what_an_adapter_cannot_do_is_refused(tmp_path):
     ):
         config = peft.LoraConfig(fan_in_fan_out=True, **on_head_or_embedding)
         head = peft.get_peft_model(tiny_model("clm", objective="vanilla"), config)
-        with pytest.raises(ValueError, match="with an adapter on its embedding or its vocabulary head"):
-            make_trainer(tmp_path, head, labelled_rows("clm", empty=False), {"objective": "vanilla"})
-    with pytest.raises(ValueError, match="sparse_embedding_updates is True but the embedding of the model is frozen"):
+        with pytest.raises(
+            ValueError, match="with an adapter on its embedding or its vocabulary head"
+        ):
+            make_trainer(
+                tmp_path, head, labelled_rows("clm", empty=False), {"objective": "vanilla"}
+            )
+    with pytest.raises(
+        ValueError,
+        match="sparse_embedding_updates is True but the embedding of the model is frozen",
+    ):
         trainer(tmp_path, "sampled_softmax", "clm", sparse_embedding_updates=True)
     with pytest.raises(ValueError, match="head_bias is 'prior' but a peft adapter"):
         trainer(tmp_path, "vanilla", "clm", head_bias="prior")
@@ -89,15 +133,21 @@ def test_what_an_adapter_cannot_do_is_refused(tmp_path):
         model = tiny_model("clm", objective=objective)
         model.add_adapter(peft.LoraConfig(target_modules=["c_attn"], fan_in_fan_out=True))
         with pytest.raises(ValueError, match="use peft.get_peft_model"):
-            make_trainer(tmp_path, model, labelled_rows("clm", empty=False), {"objective": objective})
+            make_trainer(
+                tmp_path, model, labelled_rows("clm", empty=False), {"objective": objective}
+            )
     free_head = attach_lm_head(tiny_model("mlm"), torch.ones(VOCAB, dtype=torch.long))
     free_head = peft.get_peft_model(free_head, peft.LoraConfig(target_modules=["dense"]))
     with pytest.raises(ValueError, match="an adapter would destroy the head's dense layer"):
-        make_trainer(tmp_path, free_head, [], {"objective": "vanilla"}, processing_class=Tokenizer())
+        make_trainer(
+            tmp_path, free_head, [], {"objective": "vanilla"}, processing_class=Tokenizer()
+        )
 
 
 def test_an_adapter_of_an_untied_encoder_leaves_the_rest_frozen(tmp_path):
     model = tiny_model("mlm", objective="vanilla", tie_word_embeddings=False)
     model = peft.get_peft_model(model, peft.LoraConfig(target_modules=["query"]))
     run = make_trainer(tmp_path, model, [], {"objective": "vanilla"}, processing_class=Tokenizer())
-    assert all(".lora_" in name for name, weight in run.model.named_parameters() if weight.requires_grad)
+    assert all(
+        ".lora_" in name for name, weight in run.model.named_parameters() if weight.requires_grad
+    )

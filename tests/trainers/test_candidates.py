@@ -2,7 +2,16 @@
 
 import pytest
 import torch
-from builders import VOCAB, Gradients, Tokenizer, assert_gradients, assert_resumes, make_trainer, tiny_model, token_rows
+from builders import (
+    VOCAB,
+    Gradients,
+    Tokenizer,
+    assert_gradients,
+    assert_resumes,
+    make_trainer,
+    tiny_model,
+    token_rows,
+)
 from transformers import AutoModel
 
 from headless_trainer import NegativePool, attach_lm_head, load_token_counts
@@ -42,12 +51,16 @@ def naive_step(batches: list[list[dict]], groups: list[list[int]], drawn: list[i
         assert sum(sizes) == len(own)
         forward = []
         for vectors, ids in zip(hidden.split(sizes), own.split(sizes), strict=True):
-            candidates = torch.cat([everyone if whole else ids, torch.tensor(drawn, dtype=torch.long)])
+            candidates = torch.cat(
+                [everyone if whole else ids, torch.tensor(drawn, dtype=torch.long)]
+            )
             for vector, target in zip(vectors, ids, strict=True):
                 scores = torch.stack([vector @ embedding[candidate] for candidate in candidates])
                 forward.append(scores.logsumexp(0) - vector @ embedding[target])
         losses.append(torch.stack(forward))
-    loss = torch.cat(losses).mean() if whole else torch.stack([each.mean() for each in losses]).mean()
+    loss = (
+        torch.cat(losses).mean() if whole else torch.stack([each.mean() for each in losses]).mean()
+    )
     loss.backward()
     return loss.item(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
@@ -71,13 +84,17 @@ def test_a_step_is_that_of_every_candidate_written_out(tmp_path, settings, group
     loss, gradients = naive_step(batches, groups, ids, settings.get("negatives") == "step")
     logs = run.state.log_history[0]
     assert logs["loss"] == pytest.approx(loss, rel=1e-6)
-    assert logs["pool_size"] == (72 if settings.get("negatives") == "step" else groups[0][0]) + drawn
+    assert (
+        logs["pool_size"] == (72 if settings.get("negatives") == "step" else groups[0][0]) + drawn
+    )
     assert_gradients(steps.kept, gradients, 1e-9)
 
 
 def test_what_is_drawn_is_uniform_and_depends_on_seed_and_step_alone():
     drawn = draw_uniform(100_000, 50, seed=3, step=7)
-    assert torch.equal(draw_uniform(100_000, 50, seed=3, step=7), drawn) and drawn.dtype == torch.long
+    assert (
+        torch.equal(draw_uniform(100_000, 50, seed=3, step=7), drawn) and drawn.dtype == torch.long
+    )
     assert not torch.equal(draw_uniform(100_000, 50, seed=3, step=8), drawn)
     assert not torch.equal(draw_uniform(100_000, 50, seed=4, step=7), drawn)
     shares = drawn.bincount(minlength=50) / 100_000
@@ -85,8 +102,12 @@ def test_what_is_drawn_is_uniform_and_depends_on_seed_and_step_alone():
 
 
 def test_drawn_candidates_join_the_pool():
-    pool = NegativePool(torch.tensor([2, 5]), torch.tensor([3, 1]), 4).with_drawn(torch.tensor([5, 7, 5]))
-    assert pool.ids.tolist() == [2, 5, 7] and pool.counts.tolist() == [3, 3, 1] and pool.targets == 4
+    pool = NegativePool(torch.tensor([2, 5]), torch.tensor([3, 1]), 4).with_drawn(
+        torch.tensor([5, 7, 5])
+    )
+    assert (
+        pool.ids.tolist() == [2, 5, 7] and pool.counts.tolist() == [3, 3, 1] and pool.targets == 4
+    )
     assert pool.with_drawn(None) is pool
 
 
@@ -98,11 +119,16 @@ def test_the_mixture_by_hand():
 
 def test_what_is_learned_and_the_prior_make_the_language_model():
     """One context: the scores at the minimum of the loss and the log of what the candidates were give the frequencies."""
-    targets, drawn = torch.tensor([0] * 50 + [1] * 30 + [2] * 20), torch.arange(4).repeat_interleave(25)
+    targets, drawn = (
+        torch.tensor([0] * 50 + [1] * 30 + [2] * 20),
+        torch.arange(4).repeat_interleave(25),
+    )
     scores = torch.zeros(4, dtype=torch.float64, requires_grad=True)
     pool = NegativePool.from_targets(targets).with_drawn(drawn)
     table = torch.eye(4, dtype=torch.float64)
-    optimizer = torch.optim.LBFGS([scores], max_iter=200, tolerance_grad=1e-12, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(
+        [scores], max_iter=200, tolerance_grad=1e-12, line_search_fn="strong_wolfe"
+    )
 
     def loss():
         optimizer.zero_grad()
@@ -111,7 +137,9 @@ def test_what_is_learned_and_the_prior_make_the_language_model():
         return value
 
     optimizer.step(loss)
-    counts = 10**6 * targets.bincount(minlength=4)  # so many that the token never seen takes nothing from the others
+    counts = 10**6 * targets.bincount(
+        minlength=4
+    )  # so many that the token never seen takes nothing from the others
     found = (scores + candidate_log_prior(counts, len(drawn) / pool.size)).softmax(-1)
     assert found[:3].tolist() == pytest.approx([0.5, 0.3, 0.2], abs=1e-3)
 
@@ -127,7 +155,9 @@ def test_the_head_knows_what_was_drawn(tmp_path):
     ids = torch.stack([row["input_ids"] for row in ROWS])
     model = AutoModel.from_pretrained(tmp_path).eval()
     with torch.no_grad():
-        want = (model(ids).last_hidden_state @ model.get_input_embeddings().weight.T + prior).log_softmax(-1)
+        want = (
+            model(ids).last_hidden_state @ model.get_input_embeddings().weight.T + prior
+        ).log_softmax(-1)
         got = attach_lm_head(tmp_path)(ids).logits.log_softmax(-1)
     torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
 
@@ -142,7 +172,13 @@ def test_the_head_knows_what_was_drawn(tmp_path):
 
 
 def test_resumed_draws_what_would_have_been_drawn(tmp_path):
-    settings = {"sampled_negatives": 30, "pool_size": 16, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    settings = {
+        "sampled_negatives": 30,
+        "pool_size": 16,
+        "max_steps": 4,
+        "save_strategy": "steps",
+        "save_steps": 2,
+    }
     for run in assert_resumes(lambda folder: trainer(folder, **settings), tmp_path, 2):
         run.save_model(str(tmp_path / "end"))
         assert load_token_counts(tmp_path / "end")[1]["drawn_candidates"] == 4 * 3 * 30
@@ -153,5 +189,7 @@ def test_each_step_draws_anew(tmp_path):
     for step in (0, 1):
         run.state.global_step = step
         (((pool,), _),) = run.candidates_of_step([targets])
-        want = NegativePool.from_targets(targets).with_drawn(draw_uniform(20, VOCAB, run.args.seed, step))
+        want = NegativePool.from_targets(targets).with_drawn(
+            draw_uniform(20, VOCAB, run.args.seed, step)
+        )
         assert torch.equal(pool.ids, want.ids) and torch.equal(pool.counts, want.counts)

@@ -34,7 +34,9 @@ def end_step(window: TrainingWindow) -> None:
 
 def log_pool(window: TrainingWindow, pool: NegativePool) -> None:
     micro_batch = SimpleNamespace(candidates=[SimpleNamespace(pool=pool)])
-    PretrainingTrainer.log_step(SimpleNamespace(window=window), SimpleNamespace(micro_batches=[micro_batch]))
+    PretrainingTrainer.log_step(
+        SimpleNamespace(window=window), SimpleNamespace(micro_batches=[micro_batch])
+    )
 
 
 def run_two_steps(window: TrainingWindow, clock) -> None:
@@ -43,7 +45,9 @@ def run_two_steps(window: TrainingWindow, clock) -> None:
         window.start_step()
         window.add_batch(tokens, len(targets))
         pool = NegativePool.from_targets(torch.tensor(targets))
-        count_pool(window, Candidates(pool, pool.index_of(torch.tensor(targets)), None), len(targets))
+        count_pool(
+            window, Candidates(pool, pool.index_of(torch.tensor(targets)), None), len(targets)
+        )
         log_pool(window, pool)
         clock(seconds)
         end_step(window)
@@ -66,7 +70,12 @@ def test_window_in_numbers(clock):
     clock(0.125)  # the log waits for the device
     again = window.flush(CPU)
     del again["peak_memory_mib"]
-    assert again == {"tokens_per_second": 120.0, "tokens_seen": 130, "predicted_tokens": 1.0, "train_seconds": 2.25}
+    assert again == {
+        "tokens_per_second": 120.0,
+        "tokens_seen": 130,
+        "predicted_tokens": 1.0,
+        "train_seconds": 2.25,
+    }
 
 
 def test_callbacks_take_no_time_of_training_steps(tmp_path, clock):
@@ -75,7 +84,14 @@ def test_callbacks_take_no_time_of_training_steps(tmp_path, clock):
             clock(1000.0)
 
     rows, settings = labelled_rows("clm", empty=False), {"max_steps": 2, "save_strategy": "no"}
-    run = make_trainer(tmp_path, tiny_model("clm"), rows, settings, callbacks=[Slow()], processing_class=Tokenizer())
+    run = make_trainer(
+        tmp_path,
+        tiny_model("clm"),
+        rows,
+        settings,
+        callbacks=[Slow()],
+        processing_class=Tokenizer(),
+    )
     run.train()
     assert run.window.train_seconds == 0
 
@@ -84,7 +100,11 @@ def test_window_over_two_processes(clock):
     window = TrainingWindow()
     run_two_steps(window, clock)
     logs = window.flush(CPU, lambda sums: 2 * sums)
-    assert (logs["tokens_per_second"], logs["tokens_seen"], logs["predicted_tokens"]) == (100.0, 200, 6.0)
+    assert (logs["tokens_per_second"], logs["tokens_seen"], logs["predicted_tokens"]) == (
+        100.0,
+        200,
+        6.0,
+    )
     assert (logs["pool_tokens"], logs["pool_size"]) == (2.0, 3.0)
     assert logs["loss_floor"] == pytest.approx(0.375 * math.log(3))
 
@@ -113,7 +133,9 @@ def test_a_number_is_logged_by_one_call(clock):
     assert "share" not in window.flush(CPU)
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads what Linux says of the process")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="reads what Linux says of the process"
+)
 def test_peak_memory_is_in_mib():
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))  # KiB
@@ -132,9 +154,13 @@ def test_peak_memory_where_the_system_does_not_say(monkeypatch, text):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads what Linux says of the process")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="reads what Linux says of the process"
+)
 def test_the_peak_is_not_that_of_the_process_that_started_it():
     torch.ones(2**28)  # 1 GiB, held for a moment
     code = "import torch, headless_trainer.trainers.window as d; print(d.peak_memory_mib(torch.device('cpu')))"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert 50 < float(shown.split()[-1]) < 1000 < peak_memory_mib(CPU)

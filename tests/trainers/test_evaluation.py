@@ -18,7 +18,10 @@ from headless_trainer.trainers.evaluation import Evaluation, pool_scores, vocabu
 K, D, V = 23, 6, 31
 
 
-@pytest.fixture(params=[(1, 1), (5 * V, 7), (4 * V + 3, V - 1), (2**25, 2**15)], ids=lambda sizes: f"chunks_of_{sizes}")
+@pytest.fixture(
+    params=[(1, 1), (5 * V, 7), (4 * V + 3, V - 1), (2**25, 2**15)],
+    ids=lambda sizes: f"chunks_of_{sizes}",
+)
 def chunks(request, monkeypatch) -> None:
     monkeypatch.setattr(evaluation, "CHUNK_ELEMENTS", request.param[0])
     monkeypatch.setattr(evaluation, "VOCABULARY_BLOCK", request.param[1])
@@ -29,7 +32,9 @@ def data():
     generator = torch.Generator().manual_seed(0)
     hidden, weight = torch.randn(K, D, generator=generator), torch.randn(V, D, generator=generator)
     targets = torch.randint(V, (K,), generator=generator)
-    hidden = hidden + weight[targets] * (torch.arange(K) % 2)[:, None]  # about half of the predictions are right
+    hidden = (
+        hidden + weight[targets] * (torch.arange(K) % 2)[:, None]
+    )  # about half of the predictions are right
     return hidden, targets, weight
 
 
@@ -61,12 +66,18 @@ def test_a_tie_counts_for_the_target_of_a_pool(chunks):
     assert got["pool_accuracy"].tolist() == [1.0, 1.0, 0.0, 1.0]
     # Three columns of e^2 and one of 1; the last target is not in the pool and adds one more e^2.
     base, e2 = math.log(3 * math.e**2 + 1), math.e**2
-    assert got["loss"].tolist() == pytest.approx([base - 2, base - 2, base, math.log(4 * e2 + 1) - 2], abs=1e-5)
+    assert got["loss"].tolist() == pytest.approx(
+        [base - 2, base - 2, base, math.log(4 * e2 + 1) - 2], abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_scores_of_nothing(dtype):
-    hidden, targets, weight = torch.zeros(0, D, dtype=dtype), torch.zeros(0, dtype=torch.long), torch.ones(V, D)
+    hidden, targets, weight = (
+        torch.zeros(0, D, dtype=dtype),
+        torch.zeros(0, dtype=torch.long),
+        torch.ones(V, D),
+    )
     pool = NegativePool.from_targets(torch.tensor([1, 2]))
     scores = pool_scores(hidden, targets, Table(weight), pool)
     scores |= vocabulary_scores(hidden, targets, Table(weight), torch.zeros(V))
@@ -80,8 +91,12 @@ def test_vocabulary_scores(chunks, data, with_bias):
     bias = 2 * torch.randn(V, generator=torch.Generator().manual_seed(3)) if with_bias else None
     got = vocabulary_scores(hidden, targets, Table(weight), bias)
     plain = hidden @ weight.T
-    wanted = {"": plain if bias is None else plain + bias} | ({"_without_bias": plain} if with_bias else {})
-    assert set(got) == {f"{name}{suffix}" for suffix in wanted for name in ("cross_entropy", "accuracy")}
+    wanted = {"": plain if bias is None else plain + bias} | (
+        {"_without_bias": plain} if with_bias else {}
+    )
+    assert set(got) == {
+        f"{name}{suffix}" for suffix in wanted for name in ("cross_entropy", "accuracy")
+    }
     for suffix, logits in wanted.items():
         expected = F.cross_entropy(logits, targets, reduction="none")
         torch.testing.assert_close(got[f"cross_entropy{suffix}"], expected, rtol=1e-5, atol=1e-5)
@@ -112,10 +127,14 @@ def test_processes_look_up_vectors_equally_often(chunks, data):
 
 
 def test_low_precision_inputs_are_summed_in_float32(data):
-    hidden, targets, weight = (tensor.bfloat16() if tensor.is_floating_point() else tensor for tensor in data)
+    hidden, targets, weight = (
+        tensor.bfloat16() if tensor.is_floating_point() else tensor for tensor in data
+    )
     got = vocabulary_scores(hidden, targets, Table(weight))["cross_entropy"]
     assert got.dtype == torch.float32
-    torch.testing.assert_close(got, F.cross_entropy(hidden.float() @ weight.float().T, targets, reduction="none"))
+    torch.testing.assert_close(
+        got, F.cross_entropy(hidden.float() @ weight.float().T, targets, reduction="none")
+    )
     pool = NegativePool(torch.arange(V), torch.ones(V, dtype=torch.long), V)
     torch.testing.assert_close(pool_scores(hidden, targets, Table(weight), pool)["loss"], got)
 
@@ -132,7 +151,9 @@ def test_log_prior_by_hand():
         [(9 - part) / 14, (2 - part) / 14, *[(1 - part) / 14] * 3, *[part * 5 / 10 / 14] * 10]
     )
     # None was seen once, as in rows read twice: the part is a half.
-    assert log_prior(torch.tensor([4, 2, 0, 0])).exp().tolist() == pytest.approx([3.5 / 6, 1.5 / 6, 0.5 / 6, 0.5 / 6])
+    assert log_prior(torch.tensor([4, 2, 0, 0])).exp().tolist() == pytest.approx(
+        [3.5 / 6, 1.5 / 6, 0.5 / 6, 0.5 / 6]
+    )
     assert log_prior(torch.tensor([2**40, 0])).exp().sum().item() == pytest.approx(1.0)
 
 
@@ -150,7 +171,12 @@ def test_log_prior_is_a_distribution_in_which_no_token_is_rarer_for_having_been_
 class Scored:
     """A trainer whose evaluation has these figures, and another process that has seen as much again, with others."""
 
-    objective, args, _prior, compute_loss_context_manager = "vanilla", None, staticmethod(dict), nullcontext
+    objective, args, _prior, compute_loss_context_manager = (
+        "vanilla",
+        None,
+        staticmethod(dict),
+        nullcontext,
+    )
     head = SimpleNamespace(hidden=lambda *_: None)
 
     def __init__(self, task: str = "clm", times=1.0):
@@ -204,8 +230,15 @@ def test_sums_of_an_evaluation():
 def test_a_bias_of_the_head_is_part_of_every_score(data):
     """As with a head whose vectors have one more column, which is the bias, and outputs that have a 1 there."""
     hidden, targets, weight = data
-    bias, pool = torch.randn(V, generator=torch.Generator().manual_seed(5)), NegativePool.from_targets(targets[:5])
-    wider = torch.cat([hidden, torch.ones(len(hidden), 1)], 1), targets, Table(torch.cat([weight, bias[:, None]], 1))
+    bias, pool = (
+        torch.randn(V, generator=torch.Generator().manual_seed(5)),
+        NegativePool.from_targets(targets[:5]),
+    )
+    wider = (
+        torch.cat([hidden, torch.ones(len(hidden), 1)], 1),
+        targets,
+        Table(torch.cat([weight, bias[:, None]], 1)),
+    )
     for score, given in ((pool_scores, pool), (vocabulary_scores, torch.zeros(V))):
         got, want = score(hidden, targets, Table(weight, bias), given), score(*wider, given)
         assert got.keys() == want.keys()

@@ -40,8 +40,14 @@ CONDITIONS = {
     "`--sparse_embedding_updates`": lambda args: args.sparse_embedding_updates,
     "on several processes": lambda args: args.world_size > 1,
 }
-ROWS = [line.split(" | ") for line in re.findall(r"^\| (`.* \|.*) \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)]
-DOCUMENTED = [(name.strip("`"), [CONDITIONS[each] for each in when.split(", ")]) for name, _, _, when, *_ in ROWS]
+ROWS = [
+    line.split(" | ")
+    for line in re.findall(r"^\| (`.* \|.*) \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
+]
+DOCUMENTED = [
+    (name.strip("`"), [CONDITIONS[each] for each in when.split(", ")])
+    for name, _, _, when, *_ in ROWS
+]
 
 
 def expected(args) -> set[str]:
@@ -69,15 +75,22 @@ def test_a_run_logs_what_the_document_says(logged, name):
 
 
 def test_the_document_has_no_name_that_nothing_logs(logged):
-    elsewhere = {"pool_exchange_bytes", "row_exchange_bytes"}  # test_several_processes_log_their_exchange
-    assert {name for name, _ in DOCUMENTED} - elsewhere == set.union(*(found for found, _ in logged.values()))
+    elsewhere = {
+        "pool_exchange_bytes",
+        "row_exchange_bytes",
+    }  # test_several_processes_log_their_exchange
+    assert {name for name, _ in DOCUMENTED} - elsewhere == set.union(
+        *(found for found, _ in logged.values())
+    )
 
 
 def _process(rank: int, folder: str) -> None:
     run = tiny_trainer(folder, task="clm", negatives="world", sparse_embedding_updates=True)
     run.train()
     if rank == 0:
-        torch.save((names_of(run.state.log_history), expected(run.args)), os.path.join(folder, "names.pt"))
+        torch.save(
+            (names_of(run.state.log_history), expected(run.args)), os.path.join(folder, "names.pt")
+        )
 
 
 @pytest.mark.slow
@@ -89,8 +102,16 @@ def test_several_processes_log_their_exchange(tmp_path):
 
 @pytest.mark.parametrize(("targets", "warnings"), [(0, 3), (1, 2), (60, 0)])
 def test_logs_without_a_target_are_warnings(tmp_path, caplog, targets, warnings):
-    rows = [{"input_ids": [1, 2, 3], "labels": [-100, -100, 3 if row < targets else -100]} for row in range(60)]
-    settings = {"task": "clm", "max_steps": 60, "logging_steps": 30, "per_device_train_batch_size": 1}
+    rows = [
+        {"input_ids": [1, 2, 3], "labels": [-100, -100, 3 if row < targets else -100]}
+        for row in range(60)
+    ]
+    settings = {
+        "task": "clm",
+        "max_steps": 60,
+        "logging_steps": 30,
+        "per_device_train_batch_size": 1,
+    }
     make_trainer(tmp_path, tiny_model("clm"), rows, settings).train()
     assert caplog.text.count("No row had a target since the last log") == warnings
 
@@ -108,11 +129,18 @@ def test_tensorboard_gets_every_name(tmp_path):
     names = {name: 0 for logs in history for name in logs if name != "step"}
     assert set(events.Tags()["scalars"]) == {*rewrite_logs(names)}
     losses = [(logs["step"], logs["loss"]) for logs in history if "loss" in logs]
-    assert {event.step: event.value for event in events.Scalars("train/loss")} == pytest.approx(dict(losses))
+    assert {event.step: event.value for event in events.Scalars("train/loss")} == pytest.approx(
+        dict(losses)
+    )
 
 
 def test_tokens_are_counted_where_a_mask_holds_the_numbers_of_documents(tmp_path):
     row = {"input_ids": torch.arange(6), "attention_mask": torch.tensor([1, 1, 2, 2, 3, 0])}
-    run = make_trainer(tmp_path, tiny_model("clm"), [row] * 4, {"task": "clm", "max_steps": 1, "save_strategy": "no"})
+    run = make_trainer(
+        tmp_path,
+        tiny_model("clm"),
+        [row] * 4,
+        {"task": "clm", "max_steps": 1, "save_strategy": "no"},
+    )
     run.train()
     assert run.window.tokens_seen == 5 * 4

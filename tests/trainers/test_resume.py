@@ -7,7 +7,16 @@ import builders
 import numpy as np
 import pytest
 import torch
-from builders import SMALL, VOCAB, Tokenizer, assert_resumes, logged, tiny_model, tiny_trainer, trainer_for
+from builders import (
+    SMALL,
+    VOCAB,
+    Tokenizer,
+    assert_resumes,
+    logged,
+    tiny_model,
+    tiny_trainer,
+    trainer_for,
+)
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -28,7 +37,9 @@ def rows(count: int = 24, seed: int = 0) -> Dataset:
 def resumed(tmp_path, data=None, **settings):
     """The checkpoint after one step of two, and a run that goes on from it."""
     trainer_for(tmp_path / "a", "mlm", Tokenizer(), data=rows(), **SAVING).train()
-    again = trainer_for(tmp_path / "b", "mlm", Tokenizer(), data=data or rows(), **SAVING | settings)
+    again = trainer_for(
+        tmp_path / "b", "mlm", Tokenizer(), data=data or rows(), **SAVING | settings
+    )
     again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-1"))
     return again
 
@@ -44,9 +55,14 @@ def test_the_same_run_is_not_mentioned(tmp_path, caplog):
 
 def test_what_the_optimizer_brings_back_is_said_to_have_no_effect(tmp_path, caplog):
     again = resumed(tmp_path, learning_rate=0.5, weight_decay=0.1)
-    assert [line.split(",")[0] for line in ours(caplog)] == ["learning_rate is 0.5", "weight_decay is 0.1"]
+    assert [line.split(",")[0] for line in ours(caplog)] == [
+        "learning_rate is 0.5",
+        "weight_decay is 0.1",
+    ]
     assert "0.001" in ours(caplog)[0]
-    assert logged(again, "learning_rate")[-1] == 0.001 / 2  # as it says: half is left after the first of two steps
+    assert (
+        logged(again, "learning_rate")[-1] == 0.001 / 2
+    )  # as it says: half is left after the first of two steps
     assert again.optimizer.param_groups[0]["weight_decay"] == 0.0
     written = read_settings(tmp_path / "b" / "checkpoint-2")  # what cards and reports tell
     assert (written["learning_rate"], written["weight_decay"]) == (0.001, 0.0)
@@ -69,7 +85,9 @@ def test_what_would_be_another_run_is_refused(tmp_path, settings, said):
 def test_another_metric_would_be_compared_with_the_best_of_the_first(tmp_path):
     settings = SAVING | {"eval_strategy": "steps", "eval_steps": 1}
     for first, name in (("accuracy", "a"), (None, "b")):
-        trainer_for(tmp_path / name, "mlm", Tokenizer(), metric_for_best_model=first, **settings).train()
+        trainer_for(
+            tmp_path / name, "mlm", Tokenizer(), metric_for_best_model=first, **settings
+        ).train()
     run = trainer_for(tmp_path / "c", "mlm", Tokenizer(), metric_for_best_model="loss", **settings)
     with pytest.raises(ValueError, match="metric_for_best_model is 'loss' but .* 'accuracy'"):
         run.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-1"))
@@ -91,7 +109,9 @@ def test_best_scores_of_other_measures_are_not_compared(tmp_path, settings, said
     run.facts.held_out_texts = settings.get("texts", "a")
     with pytest.raises(ValueError, match=said):
         run.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-1"))
-    assert run.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-2")).global_step == 2  # its end
+    assert (
+        run.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-2")).global_step == 2
+    )  # its end
 
 
 @pytest.mark.parametrize("settings", [{"objective": "vanilla"}, {"seed": 7}])
@@ -102,11 +122,16 @@ def test_a_finished_run_repeated_with_other_settings_is_refused(tmp_path, settin
         again.train(resume_from_checkpoint=True)
 
 
-@pytest.mark.parametrize("first, said", [(False, "separate lm_head.* and .*wte"), (True, "lacks lm_head.weight")])
+@pytest.mark.parametrize(
+    "first, said", [(False, "separate lm_head.* and .*wte"), (True, "lacks lm_head.weight")]
+)
 def test_a_resume_neither_ties_nor_unties_a_head(tmp_path, first, said):
     """Also of a finished run, whose matrices would otherwise become one."""
     shape = {"vocab_size": 30, "n_embd": 16, "n_layer": 1, "n_head": 2}
-    tied = [AutoConfig.for_model("gpt2", tie_word_embeddings=each, **shape) for each in (first, not first)]
+    tied = [
+        AutoConfig.for_model("gpt2", tie_word_embeddings=each, **shape)
+        for each in (first, not first)
+    ]
     vanilla(tmp_path, tied[0]).train()
     with pytest.raises(ValueError, match=said):
         vanilla(tmp_path, tied[1]).train(resume_from_checkpoint=True)
@@ -117,7 +142,9 @@ def test_a_run_does_not_resume_into_the_folder_of_another(tmp_path):
         trainer_for(tmp_path / name, "mlm", Tokenizer(), data=rows(), max_steps=1, **SAVING).train()
     for place in ("b", "a/checkpoint-1"):
         run = trainer_for(tmp_path / place, "mlm", Tokenizer(), data=rows(), **SAVING)
-        with pytest.raises(ValueError, match="already holds .*: set trainer.args.output_dir to another folder"):
+        with pytest.raises(
+            ValueError, match="already holds .*: set trainer.args.output_dir to another folder"
+        ):
             run.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-1"))
     own = (tmp_path / "a" / "checkpoint-1").rename(tmp_path / "elsewhere")
     (tmp_path / "a" / "checkpoint-1").symlink_to(own)
@@ -129,20 +156,33 @@ def test_with_ignore_data_skip_other_rows_are_read_and_have_no_place_any_more(tm
     other = {"data": rows(count=25), "seed": 7} | SAVING
     again = resumed(tmp_path, ignore_data_skip=True, max_steps=3, **other)
     plain, anew = (
-        trainer_for(again.args.output_dir, "mlm", Tokenizer(), max_steps=4, ignore_data_skip=ignored, **other)
+        trainer_for(
+            again.args.output_dir,
+            "mlm",
+            Tokenizer(),
+            max_steps=4,
+            ignore_data_skip=ignored,
+            **other,
+        )
         for ignored in (False, True)
     )
-    with pytest.raises(ValueError, match="no position in these rows, since its run restarted the data: again"):
+    with pytest.raises(
+        ValueError, match="no position in these rows, since its run restarted the data: again"
+    ):
         plain.train(resume_from_checkpoint=True)
     assert anew.train(resume_from_checkpoint=True).global_step == 4
 
 
 @pytest.mark.parametrize("data", [rows(count=25), rows(seed=1)])
 def test_other_rows_are_refused(tmp_path, data):
-    with pytest.raises(ValueError, match=rf"training rows \(24; .*{len(data)}\).*--ignore_data_skip"):
+    with pytest.raises(
+        ValueError, match=rf"training rows \(24; .*{len(data)}\).*--ignore_data_skip"
+    ):
         resumed(tmp_path, data)
     at_end = trainer_for(tmp_path / "c", "mlm", Tokenizer(), data=data, **SAVING)
-    assert at_end.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-2")).global_step == 2
+    assert (
+        at_end.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-2")).global_step == 2
+    )
 
 
 @pytest.mark.parametrize("name", ["input_ids", "labels"])
@@ -153,9 +193,21 @@ def test_one_other_token_in_a_thousand_rows_is_seen(name):
     assert row_facts(backwards) != before == row_facts(backwards.select(range(999, -1, -1)))
     columns[name][3][5] += 1
     assert row_facts(Dataset.from_dict(columns)) != before
-    assert len({str(row_facts(Dataset.from_dict({"input_ids": ids}))) for ids in ([[1], [2, 3]], [[1, 2], [3]])}) == 2
+    assert (
+        len(
+            {
+                str(row_facts(Dataset.from_dict({"input_ids": ids})))
+                for ids in ([[1], [2, 3]], [[1, 2], [3]])
+            }
+        )
+        == 2
+    )
     plain = [{"input_ids": [row]} for row in range(300)]
-    assert row_facts(plain) == row_facts([*plain]) != row_facts([*plain[:150], {"input_ids": [1]}, *plain[151:]])
+    assert (
+        row_facts(plain)
+        == row_facts([*plain])
+        != row_facts([*plain[:150], {"input_ids": [1]}, *plain[151:]])
+    )
 
 
 def vanilla_neox(folder, **settings):
@@ -166,25 +218,37 @@ def vanilla_neox(folder, **settings):
 
 def vanilla(folder, config, **settings):
     torch.manual_seed(0)
-    rows = [{"input_ids": [(row * place) % 29 + 1 for place in range(3, 11)]} for row in range(1, 9)]
+    rows = [
+        {"input_ids": [(row * place) % 29 + 1 for place in range(3, 11)]} for row in range(1, 9)
+    ]
     args = HeadlessTrainingArguments(
         str(folder), objective="vanilla", use_cpu=True, logging_steps=1, save_steps=2, max_steps=4,
         per_device_train_batch_size=2, disable_tqdm=True, **({"learning_rate": 1e-2} | settings),
     )  # fmt: skip
     counts = {"token_counts": torch.arange(30)} if args.head_bias == "prior" else {}
     model = AutoModelForCausalLM.from_config(config)
-    return VanillaTrainer(model, args, train_dataset=rows, eval_dataset=rows, processing_class=None, **counts)
+    return VanillaTrainer(
+        model, args, train_dataset=rows, eval_dataset=rows, processing_class=None, **counts
+    )
 
 
 @pytest.mark.parametrize("head_bias", ["none", "prior"])
 def test_a_head_with_another_name_in_the_file_is_resumed(tmp_path, head_bias):
     run, _ = assert_resumes(lambda folder: vanilla_neox(folder, head_bias=head_bias), tmp_path, 2)
     assert any(name.startswith("lm_head") for name in run.model.state_dict())
-    assert any(name.startswith("embed_out") for name in load_file(tmp_path / "whole/checkpoint-2/model.safetensors"))
+    assert any(
+        name.startswith("embed_out")
+        for name in load_file(tmp_path / "whole/checkpoint-2/model.safetensors")
+    )
 
 
 def test_a_head_with_another_name_in_the_file_is_that_of_the_best_checkpoint(tmp_path):
-    best = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True, "metric_for_best_model": "loss"}
+    best = {
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "loss",
+    }
     run = vanilla_neox(tmp_path, **best, learning_rate=3.0)  # which diverges
     run.train()
     saved = load_file(tmp_path / Path(run.state.best_model_checkpoint).name / "model.safetensors")
@@ -203,19 +267,34 @@ def test_a_checkpoint_without_a_weight_is_refused(tmp_path):
 
 def test_a_tied_head_with_a_bias_of_its_own_is_resumed_and_its_best_checkpoint_read(tmp_path):
     """Its checkpoints hold the bias in other weights, which any client reads, and beside them what is trained."""
-    tied = {"head_bias": "prior", "load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2}
+    tied = {
+        "head_bias": "prior",
+        "load_best_model_at_end": True,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+    }
     gpt2 = AutoConfig.for_model("gpt2", vocab_size=30, n_embd=16, n_layer=1, n_head=2)
-    whole, _ = assert_resumes(lambda folder: vanilla(folder, gpt2, **tied, metric_for_best_model="loss"), tmp_path, 2)
+    whole, _ = assert_resumes(
+        lambda folder: vanilla(folder, gpt2, **tied, metric_for_best_model="loss"), tmp_path, 2
+    )
     assert whole.model.lm_head.weight is whole.model.get_input_embeddings().weight
     ids = torch.arange(1, 9)[None]
     best = AutoModelForCausalLM.from_pretrained(whole.state.best_model_checkpoint).eval()
-    torch.testing.assert_close(best(ids).logits, whole.model.eval()(ids).logits, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        best(ids).logits, whole.model.eval()(ids).logits, rtol=1e-4, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("saves", ["steps", "epoch"])
 def test_logs_after_a_resume_are_those_of_the_run_that_was_not_stopped(tmp_path, saves):
     """A window of the logs ends at each checkpoint, wherever that falls among them."""
-    settings = {"task": "clm", "max_steps": 7, "logging_steps": 3, "save_strategy": saves, "eval_strategy": "no"}
+    settings = {
+        "task": "clm",
+        "max_steps": 7,
+        "logging_steps": 3,
+        "save_strategy": saves,
+        "eval_strategy": "no",
+    }
     settings |= {"save_steps": 2} if saves == "steps" else {}
     whole, resumed = (tiny_trainer(tmp_path / name, **settings) for name in ("whole", "resumed"))
     whole.train()
@@ -227,11 +306,15 @@ def test_logs_after_a_resume_are_those_of_the_run_that_was_not_stopped(tmp_path,
 
 
 def test_seconds_of_processes_add_up_where_their_number_changes(tmp_path):
-    run = tiny_trainer(tmp_path, task="clm", max_steps=4, save_strategy="steps", save_steps=2, eval_strategy="no")
+    run = tiny_trainer(
+        tmp_path, task="clm", max_steps=4, save_strategy="steps", save_steps=2, eval_strategy="no"
+    )
     run.train()
     totals = load_token_counts(tmp_path / "checkpoint-2")[1]
     assert totals["process_seconds"] == totals["train_seconds"] > 0
-    on_two = tiny_trainer(tmp_path / "on_two", task="clm", max_steps=4, save_strategy="no", eval_strategy="no")
+    on_two = tiny_trainer(
+        tmp_path / "on_two", task="clm", max_steps=4, save_strategy="no", eval_strategy="no"
+    )
     on_two.window = TrainingWindow(processes=2)
     load_totals(on_two, str(tmp_path / "checkpoint-2"))
     on_two.window.start_step()
@@ -264,10 +347,10 @@ def test_a_second_training_in_python_is_told_in_python_how(tmp_path, save_strate
     trainer = trainer_for(tmp_path / "run", "mlm", Tokenizer(), data=rows(), **settings)
     trainer.train()
     trainer.save_model()
-    resumes = (
-        r", or resume: train\(resume_from_checkpoint=True\), after a finished run with a larger trainer.args.max_steps"
+    resumes = r", or resume: train\(resume_from_checkpoint=True\), after a finished run with a larger trainer.args.max_steps"
+    said = "run' already holds .*: set trainer.args.output_dir to another folder" + resumes * (
+        save_strategy == "steps"
     )
-    said = "run' already holds .*: set trainer.args.output_dir to another folder" + resumes * (save_strategy == "steps")
     with pytest.raises(ValueError, match=rf"{said}\.$"):
         trainer.train()
     trainer.args.max_steps = 2
@@ -280,9 +363,20 @@ def test_a_second_training_in_python_is_told_in_python_how(tmp_path, save_strate
 
 @pytest.mark.slow
 def test_a_longer_run_goes_on_from_before_the_decay_of_a_shorter_one(tmp_path):
-    decay = {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 3}, "save_steps": 5}
+    decay = {
+        "lr_scheduler_type": "warmup_stable_decay",
+        "lr_scheduler_kwargs": {"num_decay_steps": 3},
+        "save_steps": 5,
+    }
     long, branch, short = (
-        trainer_for(tmp_path / f"{place}", "mlm", Tokenizer(), data=rows(), max_steps=steps, **SAVING | decay)
+        trainer_for(
+            tmp_path / f"{place}",
+            "mlm",
+            Tokenizer(),
+            data=rows(),
+            max_steps=steps,
+            **SAVING | decay,
+        )
         for place, steps in enumerate((12, 12, 8))
     )
     short.train()

@@ -4,7 +4,15 @@ import builders
 import pytest
 import torch
 import torch.nn.functional as F
-from builders import VOCAB, Gradients, Tokenizer, labelled_rows, make_trainer, predictions, tiny_model
+from builders import (
+    VOCAB,
+    Gradients,
+    Tokenizer,
+    labelled_rows,
+    make_trainer,
+    predictions,
+    tiny_model,
+)
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
@@ -43,14 +51,18 @@ def naive_step(model, task, batches, sizes, drawn, whole):
     everything, losses = torch.cat([targets for _, targets in parts]), []
     for logits, targets in parts:
         forward = []
-        for scores, own in zip(logits.tensor_split(sizes), targets.tensor_split(sizes), strict=True):
+        for scores, own in zip(
+            logits.tensor_split(sizes), targets.tensor_split(sizes), strict=True
+        ):
             pool = everything if whole else own
             candidates = torch.cat([pool, drawn])
             expected = len(pool) * frequency[candidates] + len(drawn) / VOCAB
             for score, target in zip(scores, own, strict=True):
                 forward.append((score[candidates] - expected.log()).logsumexp(0) - score[target])
         losses.append(torch.stack(forward))
-    loss = torch.cat(losses).mean() if whole else torch.stack([each.mean() for each in losses]).mean()
+    loss = (
+        torch.cat(losses).mean() if whole else torch.stack([each.mean() for each in losses]).mean()
+    )
     loss.backward()
     return loss.item(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
@@ -81,7 +93,9 @@ def test_a_step_is_that_of_every_candidate_written_out(tmp_path, task, changes, 
     builders.assert_gradients(steps.kept, gradients, 1e-6)
 
 
-@pytest.mark.parametrize("task, size, draws", [("clm", 40_000, 4096), ("mlm", 40_000, 5000), ("mlm", 9_000, 2250)])
+@pytest.mark.parametrize(
+    "task, size, draws", [("clm", 40_000, 4096), ("mlm", 40_000, 5000), ("mlm", 9_000, 2250)]
+)
 def test_default_draws(tmp_path, task, size, draws):
     model, counts = tiny_model(task, size, "sampled_softmax"), torch.ones(size, dtype=torch.long)
     assert trainer(tmp_path, task, model, counts=counts).args.sampled_negatives == draws
@@ -94,8 +108,14 @@ def test_evaluation_is_the_exact_softmax_and_weighs_what_the_texts_never_have(tm
     run = trainer(tmp_path, task, model, counts=counts)
     logits, targets = predictions(model, task, labelled_rows(task, empty=False))
     found = run.evaluate()
-    assert found["eval_loss"] == found["eval_cross_entropy"] == pytest.approx(F.cross_entropy(logits, targets).item())
-    assert found["eval_accuracy"] == pytest.approx((logits.argmax(-1) == targets).float().mean().item())
+    assert (
+        found["eval_loss"]
+        == found["eval_cross_entropy"]
+        == pytest.approx(F.cross_entropy(logits, targets).item())
+    )
+    assert found["eval_accuracy"] == pytest.approx(
+        (logits.argmax(-1) == targets).float().mean().item()
+    )
     mass = logits.softmax(-1)[:, :20].sum(-1).mean().item()
     assert found["eval_unseen_token_mass"] == pytest.approx(mass, rel=1e-5)
 
@@ -110,10 +130,15 @@ def test_a_growing_probability_of_what_the_texts_never_have_is_a_warning(tmp_pat
     vectors = run.model.lm_head.weight.detach()
     run.model.transformer.ln_f.bias.data.copy_(1e4 * (vectors[-25:].mean(0) - vectors[:25].mean(0)))
     assert run.evaluate({"a": run.eval_dataset})["eval_a_unseen_token_mass"] > 0.6
-    assert "at the first evaluation they had 49.7 %" in caplog.text and "sampled_negatives (now 12)" in caplog.text
+    assert (
+        "at the first evaluation they had 49.7 %" in caplog.text
+        and "sampled_negatives (now 12)" in caplog.text
+    )
 
 
-@pytest.mark.parametrize(("task", "kind"), [("clm", AutoModelForCausalLM), ("mlm", AutoModelForMaskedLM)])
+@pytest.mark.parametrize(
+    ("task", "kind"), [("clm", AutoModelForCausalLM), ("mlm", AutoModelForMaskedLM)]
+)
 @pytest.mark.parametrize("tied", [True, False])
 def test_what_leaves_is_what_came(tmp_path, task, kind, tied):
     run = trainer(tmp_path, task, model_for(task, tie_word_embeddings=tied))
@@ -139,7 +164,9 @@ def test_resume_is_exact(tmp_path, settings):
 def test_refused(tmp_path):
     with pytest.raises(ValueError, match="token_counts is None but the head scores 50 tokens"):
         trainer(tmp_path, counts=None)
-    read_later = Dataset.from_dict({"text": ["5 6"]}).with_transform(lambda rows: {"input_ids": [[5, 6]]})
+    read_later = Dataset.from_dict({"text": ["5 6"]}).with_transform(
+        lambda rows: {"input_ids": [[5, 6]]}
+    )
     with pytest.raises(ValueError, match="token_counts is None but the head scores 50 tokens"):
         make_trainer(tmp_path, model_for("clm"), read_later, {"objective": "sampled_softmax"})
     with pytest.raises(ValueError, match="token_counts is 3 but the head scores 50 tokens"):

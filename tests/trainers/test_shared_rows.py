@@ -18,7 +18,11 @@ def documents(tokenizer, task: str) -> list[dict[str, np.ndarray]]:
     for length in generator.integers(3, 13, 24):
         ids = generator.integers(5, len(tokenizer), length)
         ids[-1] = tokenizer.eos_token_id if task == "clm" else tokenizer.sep_token_id
-        labels = np.where(generator.random(length) < 0.4, generator.integers(5, len(tokenizer), length), IGNORE_INDEX)
+        labels = np.where(
+            generator.random(length) < 0.4,
+            generator.integers(5, len(tokenizer), length),
+            IGNORE_INDEX,
+        )
         labels[-1] = IGNORE_INDEX
         made.append({"input_ids": ids} if task == "clm" else {"input_ids": ids, "labels": labels})
     return made
@@ -27,13 +31,22 @@ def documents(tokenizer, task: str) -> list[dict[str, np.ndarray]]:
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("objective", ["headless", "vanilla"])
 @pytest.mark.parametrize("task", ["clm", "mlm"])
-def test_the_loss_and_every_gradient_are_those_of_padded_rows(tmp_path, task, objective, attention, tokenizer):
+def test_the_loss_and_every_gradient_are_those_of_padded_rows(
+    tmp_path, task, objective, attention, tokenizer
+):
     alone = documents(tokenizer, task)
     # Columns share rows alike: where each goes depends on lengths alone.
     columns = {name: list(shared_rows((row[name] for row in alone), LENGTH)) for name in alone[0]}
-    together = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    positions = {"alone": 24 * max(len(row["input_ids"]) for row in alone), "together": len(together) * LENGTH}
-    assert sum(len(row["input_ids"]) for row in together) == sum(len(row["input_ids"]) for row in alone)
+    together = [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
+    positions = {
+        "alone": 24 * max(len(row["input_ids"]) for row in alone),
+        "together": len(together) * LENGTH,
+    }
+    assert sum(len(row["input_ids"]) for row in together) == sum(
+        len(row["input_ids"]) for row in alone
+    )
     assert positions["together"] < 0.75 * positions["alone"]
     found = {}
     for name, rows in (("alone", alone), ("together", together)):
@@ -43,7 +56,14 @@ def test_the_loss_and_every_gradient_are_those_of_padded_rows(tmp_path, task, ob
         }  # fmt: skip
         model = tiny_model(task, len(tokenizer), objective, attention=attention).double()
         gradients = Gradients()
-        run = make_trainer(tmp_path / name, model, rows, settings, processing_class=tokenizer, callbacks=[gradients])
+        run = make_trainer(
+            tmp_path / name,
+            model,
+            rows,
+            settings,
+            processing_class=tokenizer,
+            callbacks=[gradients],
+        )
         run.train()
         found[name] = run.state.log_history[0]["loss"], gradients.kept
     loss, want = found["alone"]

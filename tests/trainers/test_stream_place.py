@@ -23,7 +23,9 @@ STEPS, ROWS, MICRO_BATCHES, LENGTH = 24, 3, 2, 12
 
 def tokenizer_of(lines, task):
     special = ["[PAD]", "[MASK]", "[SEP]"]
-    names = dict(zip(("pad_token", "mask_token", "sep_token"), special, strict=True)) | {"eos_token": "[SEP]"}
+    names = dict(zip(("pad_token", "mask_token", "sep_token"), special, strict=True)) | {
+        "eos_token": "[SEP]"
+    }
     return PreTrainedTokenizerFast(tokenizer_object=byte_level_bpe(lines, special), **names)
 
 
@@ -43,7 +45,10 @@ def trainer(folder, lines, task: str, *, stream=None, **settings) -> HeadlessTra
 
 def logs_of(run) -> dict[int, tuple]:
     logged = [log for log in run.state.log_history if "loss" in log]
-    return {log["step"]: (log["loss"], log["grad_norm"], log["epoch"], log["tokens_seen"]) for log in logged}
+    return {
+        log["step"]: (log["loss"], log["grad_norm"], log["epoch"], log["tokens_seen"])
+        for log in logged
+    }
 
 
 @pytest.mark.slow
@@ -56,7 +61,9 @@ def test_resumed_equals_never_stopped(tmp_path, text_lines, task, workers):
     for step in (5, 15):
         checkpoint = tmp_path / "whole" / f"checkpoint-{step}"
         passes.append(json.loads((checkpoint / "stream_0.json").read_text())["places"][0]["epoch"])
-        resumed = trainer(tmp_path / f"from-{step}", text_lines, task, save_strategy="no", **settings)
+        resumed = trainer(
+            tmp_path / f"from-{step}", text_lines, task, save_strategy="no", **settings
+        )
         resumed.train(resume_from_checkpoint=str(checkpoint))
         assert logs_of(resumed) == logs_of(whole) and len(logs_of(whole)) == STEPS
         assert_same_weights(whole, resumed)
@@ -83,7 +90,9 @@ def test_ignore_data_skip_begins_anew(tmp_path, text_lines):
     settings = {"max_steps": 11, "ignore_data_skip": True, "stream": {"max_seq_length": LENGTH}}
     again = trainer(tmp_path / "b", text_lines, "clm", **settings)
     again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-5"))
-    assert again.state.global_step == 11 and again.train_dataset.state_dict()["places"] == places  # after 6 steps
+    assert (
+        again.state.global_step == 11 and again.train_dataset.state_dict()["places"] == places
+    )  # after 6 steps
 
 
 def test_refused(tmp_path, text_lines):
@@ -94,9 +103,14 @@ def test_refused(tmp_path, text_lines):
         other.train(resume_from_checkpoint=checkpoint)
     plain = trainer(tmp_path / "d", text_lines, "clm")
     plain.stream, plain.train_dataset = None, [{"input_ids": [1, 2]}]
-    with pytest.raises(ValueError, match="no position in these rows, since its run read a stream: add --streaming, or"):
+    with pytest.raises(
+        ValueError,
+        match="no position in these rows, since its run read a stream: add --streaming, or",
+    ):
         check_resume(plain, checkpoint)
-    os.remove(os.path.join(checkpoint, "stream_0.json"))  # as a run that read no stream leaves a checkpoint
+    os.remove(
+        os.path.join(checkpoint, "stream_0.json")
+    )  # as a run that read no stream leaves a checkpoint
     write_manifest(checkpoint, **read_facts(checkpoint) | {"stream": False})
     with pytest.raises(ValueError, match="stream_0.json.*--ignore_data_skip"):
         trainer(tmp_path / "c", text_lines, "clm").train(resume_from_checkpoint=checkpoint)
@@ -128,33 +142,55 @@ def losses_on(folder, data, *, resume=None, **settings) -> dict[int, tuple]:
     } | settings  # fmt: skip
     run = make_trainer(folder, tiny_model("clm", layers=1, positions=16), data, settings)
     run.train(resume_from_checkpoint=resume)
-    return {log["step"]: (log["loss"], log["tokens_seen"]) for log in run.state.log_history if "loss" in log}
+    return {
+        log["step"]: (log["loss"], log["tokens_seen"])
+        for log in run.state.log_history
+        if "loss" in log
+    }
 
 
 @pytest.mark.parametrize("count, negatives", [(10, "micro_batch"), (11, "world"), (5, "world")])
 def test_a_dataset_without_a_length_has_whole_steps(tmp_path, count, negatives):
     """A step takes 8 rows: a pass ends inside of a step, inside of a batch (11), and before the first step does (5)."""
     data = Unsized(rows_of_nine(count))
-    same = [row for data.epoch in range(99 // count + 1) for row in data]  # pass after pass, in one list
+    same = [
+        row for data.epoch in range(99 // count + 1) for row in data
+    ]  # pass after pass, in one list
     want = losses_on(tmp_path / "list", same, negatives=negatives, save_strategy="no")
     got = losses_on(tmp_path / "stream", data, negatives=negatives)
-    assert got == want and [seen for _, seen in got.values()] == [8 * 9 * step for step in range(1, 8)]
+    assert got == want and [seen for _, seen in got.values()] == [
+        8 * 9 * step for step in range(1, 8)
+    ]
     # In a later pass as well a run that was stopped goes on at its row.
     checkpoint = str(tmp_path / "stream" / "checkpoint-5")
-    again = losses_on(tmp_path / "b", data, resume=checkpoint, negatives=negatives, save_strategy="no")
+    again = losses_on(
+        tmp_path / "b", data, resume=checkpoint, negatives=negatives, save_strategy="no"
+    )
     assert again == want
 
 
 def test_a_dataset_without_a_length_has_no_epochs(tmp_path):
-    model, settings = tiny_model("clm", layers=1, positions=16), {"max_steps": 9, "save_strategy": "epoch"}
-    with pytest.raises(ValueError, match="save_strategy is 'epoch' but train_dataset has no length"):
+    model, settings = (
+        tiny_model("clm", layers=1, positions=16),
+        {"max_steps": 9, "save_strategy": "epoch"},
+    )
+    with pytest.raises(
+        ValueError, match="save_strategy is 'epoch' but train_dataset has no length"
+    ):
         make_trainer(tmp_path, model, Unsized([]), settings)
 
 
 def test_a_run_without_a_whole_batch_saves_no_random_weights(tmp_path):
     settings = {"max_steps": 2, "per_device_train_batch_size": 4, "dataloader_drop_last": True}
-    run = make_trainer(tmp_path, tiny_model("clm", layers=1, positions=16), [{"input_ids": [1, 2, 3]}] * 3, settings)
-    with pytest.raises(ValueError, match="train_dataset fills no batch: lower per_device_train_batch_size"):
+    run = make_trainer(
+        tmp_path,
+        tiny_model("clm", layers=1, positions=16),
+        [{"input_ids": [1, 2, 3]}] * 3,
+        settings,
+    )
+    with pytest.raises(
+        ValueError, match="train_dataset fills no batch: lower per_device_train_batch_size"
+    ):
         run.train()
 
 
@@ -165,7 +201,9 @@ def test_rows_that_can_be_read_once_are_named(tmp_path):
                 yield self.rows.pop()
 
     rows = [{"input_ids": torch.arange(1, 10)} for _ in range(13)]
-    run = make_trainer(tmp_path, tiny_model("clm", layers=1, positions=16), Once(rows), {"max_steps": 9})
+    run = make_trainer(
+        tmp_path, tiny_model("clm", layers=1, positions=16), Once(rows), {"max_steps": 9}
+    )
     with pytest.raises(ValueError, match="train_dataset has no length .*pass 2.* max_steps"):
         run.train()
 
@@ -190,7 +228,11 @@ def test_a_window_that_the_length_promised_is_not_added_to_the_next_step(tmp_pat
 def _process(rank: int, folder: str, lines: list[str], resume: str | None) -> None:
     run = trainer(folder, lines, "mlm", negatives="world", dataloader_num_workers=2)
     run.train(resume_from_checkpoint=resume)
-    found = {"logs": logs_of(run), "weights": run.model.state_dict(), "stream": run.train_dataset.state_dict()}
+    found = {
+        "logs": logs_of(run),
+        "weights": run.model.state_dict(),
+        "stream": run.train_dataset.state_dict(),
+    }
     torch.save(found, os.path.join(folder, f"found-{rank}.pt"))
 
 
@@ -204,13 +246,19 @@ def test_two_processes_resume_exactly(tmp_path, text_lines):
 
     whole = run("whole")
     checkpoint = tmp_path / "whole" / "checkpoint-15"
-    places = [json.loads((checkpoint / f"stream_{rank}.json").read_text())["places"] for rank in range(2)]
+    places = [
+        json.loads((checkpoint / f"stream_{rank}.json").read_text())["places"] for rank in range(2)
+    ]
     assert all(place["epoch"] > 0 for of_process in places for place in of_process)
     resumed = run("resumed", str(checkpoint))
     for want, got in zip(whole, resumed, strict=True):
         assert got["logs"] == want["logs"] and got["stream"] == want["stream"]
-        assert all(torch.equal(got["weights"][name], weight) for name, weight in want["weights"].items())
-    one = trainer(tmp_path / "one", text_lines, "mlm", per_device_train_batch_size=2 * ROWS)  # as many rows a step
+        assert all(
+            torch.equal(got["weights"][name], weight) for name, weight in want["weights"].items()
+        )
+    one = trainer(
+        tmp_path / "one", text_lines, "mlm", per_device_train_batch_size=2 * ROWS
+    )  # as many rows a step
     with pytest.raises(ValueError, match="processes is 1 .* 2"):
         one.train(resume_from_checkpoint=str(checkpoint))
 
@@ -226,15 +274,31 @@ def test_the_script_streams_on_two_processes(tmp_path):
     lines = [f"a document of {'many ' * (i % 9)}words, number {i}" for i in range(120)]
     (tmp_path / "texts.txt").write_text("\n".join(lines))
     command = [
-        *(*DECODER, *QUICK, "--train_file", str(tmp_path / "texts.txt"), "--output_dir", str(tmp_path / "run")),
+        *(
+            *DECODER,
+            *QUICK,
+            "--train_file",
+            str(tmp_path / "texts.txt"),
+            "--output_dir",
+            str(tmp_path / "run"),
+        ),
         *"--streaming --line_by_line --max_seq_length 32 --max_steps 6 --save_strategy steps --save_steps 6".split(),
         *"--data_seed 3 --shuffle_buffer_size 200".split(),
     ]
     processes.run(_script, 2, str(tmp_path / "cache"), command)
-    assert json.loads((tmp_path / "run" / "eval_results.json").read_text())["eval_predicted_tokens"] > 0
-    states = [json.loads((tmp_path / f"run/checkpoint-6/stream_{rank}.json").read_text()) for rank in range(2)]
+    assert (
+        json.loads((tmp_path / "run" / "eval_results.json").read_text())["eval_predicted_tokens"]
+        > 0
+    )
+    states = [
+        json.loads((tmp_path / f"run/checkpoint-6/stream_{rank}.json").read_text())
+        for rank in range(2)
+    ]
     assert [state["places"][0]["document"] for state in states] == [24, 24]
-    assert [states[0]["settings"][name] for name in ("data_seed", "shuffle_buffer_size")] == [3, 200]
+    assert [states[0]["settings"][name] for name in ("data_seed", "shuffle_buffer_size")] == [
+        3,
+        200,
+    ]
 
 
 def test_the_generator_of_a_dataset_is_seeded_with_each_pass():
@@ -245,5 +309,8 @@ def test_the_generator_of_a_dataset_is_seeded_with_each_pass():
             yield from torch.randperm(50, generator=self.generator).tolist()
 
     found = list(itertools.islice(Passes(Drawn()), 150))
-    want = [torch.randperm(50, generator=torch.Generator().manual_seed(number)).tolist() for number in range(3)]
+    want = [
+        torch.randperm(50, generator=torch.Generator().manual_seed(number)).tolist()
+        for number in range(3)
+    ]
     assert found == sum(want, [])

@@ -12,7 +12,12 @@ from headless_trainer.objective.masking import IGNORE_INDEX
 from headless_trainer.trainers.step import TargetMaker, draw_step
 
 VOCAB_SIZE = 300  # of both tokenizers
-WIDTH = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+WIDTH = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
 MODELS = {
     "gpt2": {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64},
     **dict.fromkeys(("gpt_neox", "bert", "modernbert", "deberta-v2"), WIDTH),
@@ -39,7 +44,9 @@ def make(tmp_path, clm_tokenizer, mlm_tokenizer):
     def make(task: str, model, tokenizer="of the task", **settings) -> TargetMaker:
         if tokenizer == "of the task":
             tokenizer = clm_tokenizer if task == "clm" else mlm_tokenizer
-        return TargetMaker(task, model, tokenizer, HeadlessTrainingArguments(output_dir=str(tmp_path), **settings))
+        return TargetMaker(
+            task, model, tokenizer, HeadlessTrainingArguments(output_dir=str(tmp_path), **settings)
+        )
 
     return make
 
@@ -73,7 +80,9 @@ def test_next_tokens_of_a_batch(make, gpt2, batch, wanted):
 
 
 def text_rows(tokenizer, lines, count: int = 32) -> dict[str, torch.Tensor]:
-    return dict(tokenizer(lines[:count], padding=True, return_special_tokens_mask=True, return_tensors="pt"))
+    return dict(
+        tokenizer(lines[:count], padding=True, return_special_tokens_mask=True, return_tensors="pt")
+    )
 
 
 def test_mlm_masks_tokens_of_the_text_alone(make, bert, mlm_tokenizer, text_lines):
@@ -81,7 +90,10 @@ def test_mlm_masks_tokens_of_the_text_alone(make, bert, mlm_tokenizer, text_line
     assert (batch["attention_mask"] == 0).any()
     del batch["special_tokens_mask"]  # the trainer knows the special tokens itself
     made = make("mlm", bert, mlm_probability=0.5)(batch, 0)
-    assert set(made) == {"input_ids", "token_type_ids", "attention_mask", "labels"} & {*batch, "labels"}
+    assert set(made) == {"input_ids", "token_type_ids", "attention_mask", "labels"} & {
+        *batch,
+        "labels",
+    }
     target = made["labels"] != IGNORE_INDEX
     special = torch.isin(batch["input_ids"], torch.tensor(mlm_tokenizer.all_special_ids))
     assert not (target & special).any()
@@ -97,13 +109,18 @@ def test_mlm_respects_the_special_tokens_of_a_collator(make, bert):
     ids = torch.arange(10, 90).view(2, 40)
     special = torch.zeros_like(ids)
     special[:, ::2] = 1
-    made = make("mlm", bert, mlm_probability=0.9)({"input_ids": ids, "special_tokens_mask": special}, 0)
+    made = make("mlm", bert, mlm_probability=0.9)(
+        {"input_ids": ids, "special_tokens_mask": special}, 0
+    )
     target = made["labels"] != IGNORE_INDEX
     assert not target[:, ::2].any() and target[:, 1::2].sum() > 20
 
 
 def test_mlm_takes_the_labels_of_a_collator(make, bert):
-    batch = {"input_ids": torch.tensor([[5, 4, 7, 8]]), "labels": torch.tensor([[-100, 6, -100, -100]])}
+    batch = {
+        "input_ids": torch.tensor([[5, 4, 7, 8]]),
+        "labels": torch.tensor([[-100, 6, -100, -100]]),
+    }
     made = make("mlm", bert)(batch, 0)
     assert made["labels"].tolist() == [[-100, 6, -100, -100]]
     assert made["input_ids"].tolist() == [[5, 4, 7, 8]]
@@ -142,7 +159,9 @@ def test_mlm_refuses_labels_that_copy_the_inputs(make, bert, step, ignored):
     ids = torch.randint(5, VOCAB_SIZE, (4, 100), generator=torch.Generator().manual_seed(0))
     batch = {"input_ids": ids, "labels": ids.clone()}
     batch["labels"][:, ignored] = IGNORE_INDEX
-    with pytest.raises(ValueError, match="column 'labels' all equal their input_ids.*Remove the column 'labels'"):
+    with pytest.raises(
+        ValueError, match="column 'labels' all equal their input_ids.*Remove the column 'labels'"
+    ):
         make("mlm", bert)(batch, step)
 
 
@@ -153,7 +172,12 @@ def test_mlm_takes_labels_whose_targets_are_all_shown_by_chance(make, bert):
     few[:, 3] = ids[:, 3]
     other, maker = few.clone(), make("mlm", bert)
     other[0, 3] += 1
-    for labels in (few, few, other, *[few] * 300):  # from the third on they are those of a collator that masks
+    for labels in (
+        few,
+        few,
+        other,
+        *[few] * 300,
+    ):  # from the third on they are those of a collator that masks
         assert torch.equal(maker({"input_ids": ids, "labels": labels}, 0)["labels"], labels)
 
 
@@ -178,8 +202,12 @@ def outputs(model, batch: dict, ids: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("padding", [None, "left", "right"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize(("name", "task"), [("gpt2", "clm"), ("gpt_neox", "clm"), ("bert", "mlm"), ("roberta", "mlm")])
-def test_a_packed_document_reads_as_if_alone(make, name, task, attention, padding, clm_tokenizer, mlm_tokenizer):
+@pytest.mark.parametrize(
+    ("name", "task"), [("gpt2", "clm"), ("gpt_neox", "clm"), ("bert", "mlm"), ("roberta", "mlm")]
+)
+def test_a_packed_document_reads_as_if_alone(
+    make, name, task, attention, padding, clm_tokenizer, mlm_tokenizer
+):
     model = build(name, attention)
     parts = documents(clm_tokenizer.eos_token_id if task == "clm" else mlm_tokenizer.sep_token_id)
     orders = [(0, 1, 2), (2, 0, 1)]
@@ -189,7 +217,10 @@ def test_a_packed_document_reads_as_if_alone(make, name, task, attention, paddin
     if padding:  # in its own places, so that padding has nobody but padding to see
         mask = torch.tensor([[0] * 3 + [1] * 18 if padding == "left" else [1] * 18 + [0] * 3] * 2)
         padded = torch.full(mask.shape, model.config.pad_token_id)
-        batch = {"input_ids": (ids := padded.masked_scatter(mask.bool(), ids)), "attention_mask": mask}
+        batch = {
+            "input_ids": (ids := padded.masked_scatter(mask.bool(), ids)),
+            "attention_mask": mask,
+        }
     isolated = outputs(model, make(task, model, isolate_documents=True)(batch, None), ids)
     together = outputs(model, make(task, model)(batch, None), ids)
     assert torch.isfinite(isolated).all()
@@ -208,22 +239,33 @@ def test_padding_after_a_document_has_something_to_see(make, attention, mlm_toke
     """A row of the mask without an entry is a softmax of nothing: NaN on some devices, and NaN spreads to the others."""
     maker = make("mlm", build("bert", attention), isolate_documents=True)
     ids = torch.tensor([[5, 6, mlm_tokenizer.sep_token_id, 0, 0]])
-    mask = maker({"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 1, 0, 0]])}, None)["attention_mask"]
+    mask = maker({"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 1, 0, 0]])}, None)[
+        "attention_mask"
+    ]
     seen = mask[0, 0] if attention == "sdpa" else mask[0, 0] == 0
     assert seen.long().tolist() == [[1, 1, 1, 0, 0]] * 3 + [[0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
 
 
 def test_isolated_documents_predict_no_first_token(make, gpt2, clm_tokenizer):
     end = clm_tokenizer.eos_token_id
-    batch = make("clm", gpt2, isolate_documents=True)({"input_ids": torch.tensor([[5, 6, end, 7, 8, end]])}, None)
+    batch = make("clm", gpt2, isolate_documents=True)(
+        {"input_ids": torch.tensor([[5, 6, end, 7, 8, end]])}, None
+    )
     assert batch["labels"].tolist() == [[6, end, -100, 8, end, -100]]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2]]
 
 
 @pytest.mark.parametrize("isolate", [True, False])
-def test_positions_that_rows_bring_keep_a_decoders_documents_apart_in_a_padded_batch(make, gpt2, isolate):
-    given = {"position_ids": torch.tensor([[0, 1, 0, 1, 0]]), "attention_mask": torch.tensor([[1, 1, 1, 1, 0]])}
-    batch = make("clm", gpt2, isolate_documents=isolate)({"input_ids": torch.tensor([[5, 6, 7, 8, 0]])} | given, None)
+def test_positions_that_rows_bring_keep_a_decoders_documents_apart_in_a_padded_batch(
+    make, gpt2, isolate
+):
+    given = {
+        "position_ids": torch.tensor([[0, 1, 0, 1, 0]]),
+        "attention_mask": torch.tensor([[1, 1, 1, 1, 0]]),
+    }
+    batch = make("clm", gpt2, isolate_documents=isolate)(
+        {"input_ids": torch.tensor([[5, 6, 7, 8, 0]])} | given, None
+    )
     # A mask would let them see each other.
     assert batch.keys() == {"input_ids", "position_ids", "labels", *["use_cache"][:isolate]}
     assert batch["labels"].tolist() == [[6, -100, 8, -100, -100]]
@@ -273,7 +315,9 @@ def test_the_look_at_isolation_leaves_the_model_as_it_was(make, attention):
 
 
 def test_labels_of_rows_are_no_labels_of_tokens(make, bert):
-    with pytest.raises(ValueError, match=r"labels has shape \(2,\), not one for each token: remove the column"):
+    with pytest.raises(
+        ValueError, match=r"labels has shape \(2,\), not one for each token: remove the column"
+    ):
         make("mlm", bert)({"input_ids": torch.full((2, 2), 9), "labels": torch.tensor([0, 1])}, 0)
 
 

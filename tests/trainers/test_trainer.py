@@ -7,11 +7,31 @@ import builders
 import huggingface_hub
 import pytest
 import torch
-from builders import SMALL, Gradients, assert_resumes, make_trainer, tiny_model, tiny_trainer, token_rows, trainer_for
+from builders import (
+    SMALL,
+    Gradients,
+    assert_resumes,
+    make_trainer,
+    tiny_model,
+    tiny_trainer,
+    token_rows,
+    trainer_for,
+)
 from safetensors.torch import load_file
-from transformers import AutoModel, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, TrainingArguments
+from transformers import (
+    AutoModel,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    TrainingArguments,
+)
 
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, SampledSoftmaxTrainer, VanillaTrainer
+from headless_trainer import (
+    HeadlessTrainer,
+    HeadlessTrainingArguments,
+    SampledSoftmaxTrainer,
+    VanillaTrainer,
+)
 from headless_trainer.objective.prior import log_prior
 from headless_trainer.runtime.checkpoints import load_token_counts
 from headless_trainer.trainers.step import CARRIED
@@ -33,12 +53,16 @@ def assert_same_gradients(got, want, tolerance):
     difference = torch.cat([(got[name] - want[name]).flatten() for name in want]).norm()
     assert difference <= tolerance * torch.cat([grad.flatten() for grad in want.values()]).norm()
     for name, expected in want.items():
-        if "key.bias" not in name and "attn.c_attn.bias" not in name:  # a key's bias cancels in the softmax
+        if (
+            "key.bias" not in name and "attn.c_attn.bias" not in name
+        ):  # a key's bias cancels in the softmax
             assert expected.norm() > 0, name
             assert (got[name] - expected).norm() <= 100 * tolerance * expected.norm(), name
 
 
-@pytest.mark.parametrize("settings, steps", [({"logging_steps": 100}, [1]), ({"logging_strategy": "no"}, [])])
+@pytest.mark.parametrize(
+    "settings, steps", [({"logging_steps": 100}, [1]), ({"logging_strategy": "no"}, [])]
+)
 def test_the_first_step_is_logged_unless_nothing_is(tmp_path, clm_tokenizer, settings, steps):
     run = trainer_for(tmp_path, "clm", clm_tokenizer, **settings)
     run.train()
@@ -52,15 +76,37 @@ def test_floor_and_guess_are_those_of_the_logged_loss(tmp_path, clm_tokenizer, n
     trunk.ln_f.weight.data.zero_()
     generator, lengths = torch.Generator().manual_seed(0), (30, 30, 3, 5, 1, 1)
     ids = [torch.randint(5, 12, (length,), generator=generator) for length in lengths]
-    settings = {"task": "clm", "negatives": negatives, "max_steps": 1, "gradient_accumulation_steps": 3}
-    settings |= {"per_device_train_batch_size": 2, "train_sampling_strategy": "sequential", "save_strategy": "no"}
-    run = make_trainer(tmp_path, trunk, [{"input_ids": row} for row in ids], settings, processing_class=clm_tokenizer)
+    settings = {
+        "task": "clm",
+        "negatives": negatives,
+        "max_steps": 1,
+        "gradient_accumulation_steps": 3,
+    }
+    settings |= {
+        "per_device_train_batch_size": 2,
+        "train_sampling_strategy": "sequential",
+        "save_strategy": "no",
+    }
+    run = make_trainer(
+        tmp_path,
+        trunk,
+        [{"input_ids": row} for row in ids],
+        settings,
+        processing_class=clm_tokenizer,
+    )
     run.train()
     log = run.state.log_history[0]
     assert log["random_guess_loss"] == pytest.approx(log["loss"], abs=1e-4)
-    pairs = [torch.cat([first[1:], second[1:]]) for first, second in zip(ids[::2], ids[1::2], strict=True)]
+    pairs = [
+        torch.cat([first[1:], second[1:]])
+        for first, second in zip(ids[::2], ids[1::2], strict=True)
+    ]
     pools = pairs if negatives == "micro_batch" else [torch.cat(pairs)]
-    floors = [torch.stack([(pool == token).sum() for token in pool]).log().mean() for pool in pools if len(pool)]
+    floors = [
+        torch.stack([(pool == token).sum() for token in pool]).log().mean()
+        for pool in pools
+        if len(pool)
+    ]
     assert log["loss_floor"] == pytest.approx(sum(floors).item() / len(pools), abs=1e-4)
 
 
@@ -68,8 +114,14 @@ def test_floor_and_guess_are_those_of_the_logged_loss(tmp_path, clm_tokenizer, n
 @pytest.mark.parametrize("objective, negatives, split", [
     ("headless", "step", (4, 2)), ("headless", "step", (1, 8)), ("vanilla", "micro_batch", (2, 4)),
 ])  # fmt: skip
-def test_a_step_does_not_depend_on_its_split(tmp_path, task, tokenizer, objective, negatives, split):
-    settings = {"objective": objective, "negatives": negatives, "data": token_rows(tokenizer, lengths=(12, 5, 9))}
+def test_a_step_does_not_depend_on_its_split(
+    tmp_path, task, tokenizer, objective, negatives, split
+):
+    settings = {
+        "objective": objective,
+        "negatives": negatives,
+        "data": token_rows(tokenizer, lengths=(12, 5, 9)),
+    }
     found = []
     for size, micro_batches in ((8, 1), split):
         sizes = {"per_device_train_batch_size": size, "gradient_accumulation_steps": micro_batches}
@@ -85,7 +137,11 @@ class Rebuilds(HeadlessTrainer):
     lost = ()
 
     def _prepare_inputs(self, inputs):
-        return {name: value for name, value in super()._prepare_inputs(inputs).items() if name not in self.lost}
+        return {
+            name: value
+            for name, value in super()._prepare_inputs(inputs).items()
+            if name not in self.lost
+        }
 
 
 @pytest.mark.parametrize("task", ["clm", "mlm"])
@@ -122,9 +178,16 @@ def test_vanilla_evaluation_is_the_models_own(tmp_path, clm_tokenizer):
     metrics = run.evaluate()
     ids = torch.stack([row["input_ids"] for row in token_rows(clm_tokenizer)[:10]])
     with torch.no_grad():
-        logits, targets = run.model(input_ids=ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()
-    assert metrics["eval_loss"] == pytest.approx(torch.nn.functional.cross_entropy(logits, targets).item(), rel=1e-5)
-    assert metrics["eval_accuracy"] == pytest.approx((logits.argmax(-1) == targets).float().mean().item())
+        logits, targets = (
+            run.model(input_ids=ids).logits[:, :-1].flatten(0, 1),
+            ids[:, 1:].flatten(),
+        )
+    assert metrics["eval_loss"] == pytest.approx(
+        torch.nn.functional.cross_entropy(logits, targets).item(), rel=1e-5
+    )
+    assert metrics["eval_accuracy"] == pytest.approx(
+        (logits.argmax(-1) == targets).float().mean().item()
+    )
 
 
 @pytest.mark.parametrize("objective", ["headless", "sampled_softmax", "vanilla"])
@@ -144,7 +207,9 @@ def test_resume_is_exact(tmp_path, task, tokenizer, workers, stop):
         "save_strategy": "steps", "save_steps": stop, "dataloader_num_workers": workers, "negatives": "step",
         "train_sampling_strategy": "random", "max_grad_norm": 1.0, "lr_scheduler_type": "cosine",
     }  # fmt: skip
-    runs = assert_resumes(lambda folder: trainer_for(folder, task, tokenizer, **settings), tmp_path, stop)
+    runs = assert_resumes(
+        lambda folder: trainer_for(folder, task, tokenizer, **settings), tmp_path, stop
+    )
     assert {run.window.tokens_seen for run in runs} == {7 * 8 * LENGTH}
 
 
@@ -161,7 +226,9 @@ def test_token_counts_are_those_of_the_targets_and_are_saved(tmp_path, clm_token
     assert all(torch.equal(weights[name], loaded[name]) for name in weights)
 
 
-def test_counts_go_on_from_a_headless_model_and_not_from_a_vanilla_one(tmp_path, clm_tokenizer, monkeypatch):
+def test_counts_go_on_from_a_headless_model_and_not_from_a_vanilla_one(
+    tmp_path, clm_tokenizer, monkeypatch
+):
     """log q is that of the negatives, and cross-entropy has none."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     for objective, carried in (("headless", True), ("vanilla", False)):
@@ -172,19 +239,31 @@ def test_counts_go_on_from_a_headless_model_and_not_from_a_vanilla_one(tmp_path,
         before = load_token_counts(folder)[0]
         for source in (folder, builders.on_hub(folder, f"me/{objective}", tmp_path / "hub")):
             model = AutoModel.from_pretrained(source)
-            again = make_trainer(tmp_path / "b", model, token_rows(clm_tokenizer), {}, processing_class=clm_tokenizer)
+            again = make_trainer(
+                tmp_path / "b", model, token_rows(clm_tokenizer), {}, processing_class=clm_tokenizer
+            )
             assert before.any() and torch.equal(again.token_counts, before * carried)
     model = GPT2LMHeadModel.from_pretrained(tmp_path / "headless")
     name = builders.on_hub(tmp_path / "headless", "me/elsewhere", tmp_path / "other")
     trunk = AutoModel.from_pretrained(name, cache_dir=tmp_path / "other")
     trunk.hub_arguments = {"cache_dir": tmp_path / "other", "token": None}  # as the commands set it
     assert make_trainer(tmp_path / "x", trunk, token_rows(clm_tokenizer), {}).token_counts.any()
-    mixed = make_trainer(tmp_path / "mixed", model, token_rows(clm_tokenizer), {"objective": "vanilla"})
-    assert mixed.token_counts.any() and mixed.window.candidates == 0  # no headless model goes on from these
+    mixed = make_trainer(
+        tmp_path / "mixed", model, token_rows(clm_tokenizer), {"objective": "vanilla"}
+    )
+    assert (
+        mixed.token_counts.any() and mixed.window.candidates == 0
+    )  # no headless model goes on from these
 
 
 def test_best_checkpoint_is_kept_and_found(tmp_path, clm_tokenizer):
-    settings = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 4}
+    settings = {
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "max_steps": 4,
+    }
     settings |= {"load_best_model_at_end": True, "save_total_limit": 1, "learning_rate": 3.0}
     run = trainer_for(tmp_path, "clm", clm_tokenizer, **settings)
     run.train()
@@ -195,7 +274,13 @@ def test_best_checkpoint_is_kept_and_found(tmp_path, clm_tokenizer):
     assert state["best_model_checkpoint"] == best
 
 
-PRIOR = {"objective": "vanilla", "head_bias": "prior", "max_steps": 1, "save_strategy": "steps", "save_steps": 1}
+PRIOR = {
+    "objective": "vanilla",
+    "head_bias": "prior",
+    "max_steps": 1,
+    "save_strategy": "steps",
+    "save_steps": 1,
+}
 
 
 def vanilla_trainer(folder, tokenizer, drawn_share=0.0, **settings) -> VanillaTrainer:
@@ -220,10 +305,16 @@ def test_head_bias_starts_at_the_prior_and_is_trained(tmp_path, clm_tokenizer, d
         # As any client reads them, the trained bias is in their weights.
         loaded = GPT2LMHeadModel.from_pretrained(folder).eval()
         with torch.no_grad():
-            torch.testing.assert_close(loaded(ids).logits, run.model.eval()(ids).logits, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                loaded(ids).logits, run.model.eval()(ids).logits, rtol=1e-4, atol=1e-4
+            )
         assert loaded.lm_head.bias is None
-    with pytest.raises(ValueError, match="head_bias is 'prior' but the model's head already holds log q"):
-        make_trainer(tmp_path, loaded, [], PRIOR, token_counts=counts, processing_class=clm_tokenizer)
+    with pytest.raises(
+        ValueError, match="head_bias is 'prior' but the model's head already holds log q"
+    ):
+        make_trainer(
+            tmp_path, loaded, [], PRIOR, token_counts=counts, processing_class=clm_tokenizer
+        )
     with pytest.raises(ValueError, match="head already has a trained bias"):
         run.head.start_bias(start)
 

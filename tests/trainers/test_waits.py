@@ -23,7 +23,12 @@ REASONS = {
     # transformers asks of every decoder whether its rows are packed
     ("masking_utils.py", "find_packed_sequence_indices"): "of another library",
 }
-SPARSE = {("sparse_adamw.py", "*"): "the rows of a step are found on the device, their last step is kept on the host"}
+SPARSE = {
+    (
+        "sparse_adamw.py",
+        "*",
+    ): "the rows of a step are found on the device, their last step is kept on the host"
+}
 
 
 class Waits(TorchDispatchMode, TrainerCallback):
@@ -40,7 +45,10 @@ class Waits(TorchDispatchMode, TrainerCallback):
         )
         if self.counting and (name in WAITING or masked):
             frame = sys._getframe(1)
-            while frame.f_code.co_filename.find("/torch/") >= 0 and "/optim/" not in frame.f_code.co_filename:
+            while (
+                frame.f_code.co_filename.find("/torch/") >= 0
+                and "/optim/" not in frame.f_code.co_filename
+            ):
                 frame = frame.f_back
             self.found[Path(frame.f_code.co_filename).name, frame.f_code.co_name] += 1
         return func(*args, **kwargs or {})
@@ -50,7 +58,9 @@ class Waits(TorchDispatchMode, TrainerCallback):
 
 
 def waits_of(folder, waits, **settings) -> Counter:
-    run = tiny_trainer(folder, **{"eval_strategy": "no", "max_steps": 3, "logging_steps": 100} | settings)
+    run = tiny_trainer(
+        folder, **{"eval_strategy": "no", "max_steps": 3, "logging_steps": 100} | settings
+    )
     run.finite.late = True
     draw = run.get_batch_samples
 
@@ -109,11 +119,15 @@ def test_a_run_that_reads_late_stops_too_and_saves_nothing(tmp_path, at):
     )
     with pytest.raises(FloatingPointError, match=f"The loss is nan at step {at}, so the run stops"):
         run.train()
-    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [f"checkpoint-{n}" for n in range(1, at)]
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [
+        f"checkpoint-{n}" for n in range(1, at)
+    ]
 
 
 def test_a_run_without_logs_and_checkpoints_reads_now_and_then(tmp_path):
-    check = FiniteCheck(SimpleNamespace(device=torch.device("cuda"), output_dir=tmp_path, save_strategy="no"))
+    check = FiniteCheck(
+        SimpleNamespace(device=torch.device("cuda"), output_dir=tmp_path, save_strategy="no")
+    )
     with pytest.raises(FloatingPointError, match="The loss is nan at step 0, so"):
         for step, number in enumerate([torch.tensor(float("nan")), *torch.ones(2_000)]):
             check.watch(step, number, "The loss")

@@ -29,16 +29,29 @@ def train(
         "use_cpu": device == "cpu",
     }  # fmt: skip
     changes = {"positions": 16} | ({"tie_word_embeddings": False} if "untied" in task else {})
-    gradients, model = Gradients(), tiny_model("clm" if causal else "mlm", VOCAB, objective, **changes).to(dtype)
+    gradients, model = (
+        Gradients(),
+        tiny_model("clm" if causal else "mlm", VOCAB, objective, **changes).to(dtype),
+    )
     rows = labelled_rows(task, empty)
-    given = {"token_counts": torch.arange(VOCAB), "processing_class": Tokenizer(VOCAB), "callbacks": [gradients]}
+    given = {
+        "token_counts": torch.arange(VOCAB),
+        "processing_class": Tokenizer(VOCAB),
+        "callbacks": [gradients],
+    }
     run = make_trainer(folder, model, rows, settings, **given)
     run.train()
     losses = [logs["loss"] for logs in run.state.log_history if "loss" in logs]
-    return gradients.kept, losses, [logs.get("pool_exchange_bytes") for logs in run.state.log_history if "loss" in logs]
+    return (
+        gradients.kept,
+        losses,
+        [logs.get("pool_exchange_bytes") for logs in run.state.log_history if "loss" in logs],
+    )
 
 
-def _train_cases(rank: int, folder: str, count: int, cases: list[tuple], dtype: torch.dtype, device: str) -> None:
+def _train_cases(
+    rank: int, folder: str, count: int, cases: list[tuple], dtype: torch.dtype, device: str
+) -> None:
     found, settings = {}, {"negatives": "world", "dtype": dtype, "device": device}
     for task, empty, accumulation in cases:
         sizes = {"batch_size": ROWS // count // accumulation, "accumulation": accumulation}
@@ -65,7 +78,12 @@ def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, count, dtyp
     if device == "cuda" and torch.cuda.device_count() < count:
         pytest.skip(f"needs {count} GPUs")
     most = ROWS // count
-    cases = [(task, empty, steps) for task in ("mlm", "clm") for empty in (False, True) for steps in (1, most)]
+    cases = [
+        (task, empty, steps)
+        for task in ("mlm", "clm")
+        for empty in (False, True)
+        for steps in (1, most)
+    ]
     others = ("mask", "drawn", "own", "own rows", "own mlm", "own untied", "own untied mlm")
     cases += [(task, False, steps) for task in others for steps in (1, most)]
     processes.run(_train_cases, count, str(tmp_path), count, cases, dtype, device)
@@ -73,7 +91,9 @@ def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, count, dtyp
     for task, empty, accumulation in cases:
         gradients, losses, exchanged = found[task, empty, accumulation]
         settings = {"negatives": "step", "dtype": dtype, "device": device}
-        want, want_losses, _ = train(tmp_path, task, empty, batch_size=ROWS, accumulation=1, **settings)
+        want, want_losses, _ = train(
+            tmp_path, task, empty, batch_size=ROWS, accumulation=1, **settings
+        )
         assert_gradients(gradients, want, TOLERANCE[dtype])
         assert losses == pytest.approx(want_losses, rel=1e-5)
         if task == "mask" or count == 1:
@@ -88,9 +108,18 @@ def _train_on_own_rows(rank: int, folder: str) -> None:
         ids = torch.arange(80).reshape(8, 10) % VOCAB
         ids[3, 3] += changed * rank
         rows = Dataset.from_dict({"input_ids": ids.tolist()})
-        rows, settings = rows.to_list() if listed else rows, {"task": "clm", "max_steps": 1, "save_strategy": "no"}
-        run = make_trainer(folder, tiny_model("clm", VOCAB), rows, settings, processing_class=Tokenizer(VOCAB))
-        with pytest.raises(ValueError, match="not have the same rows on all processes") if changed else nullcontext():
+        rows, settings = (
+            rows.to_list() if listed else rows,
+            {"task": "clm", "max_steps": 1, "save_strategy": "no"},
+        )
+        run = make_trainer(
+            folder, tiny_model("clm", VOCAB), rows, settings, processing_class=Tokenizer(VOCAB)
+        )
+        with (
+            pytest.raises(ValueError, match="not have the same rows on all processes")
+            if changed
+            else nullcontext()
+        ):
             run.train()
 
 
@@ -110,5 +139,7 @@ def test_pools_merge_by_adding_counts():
     ids, counts = torch.tensor([2, 5, 5, 7]), torch.tensor([3, 1, 4, 2])
     pool = NegativePool.merged(ids, counts)
     assert pool.ids.tolist() == [2, 5, 7] and pool.counts.tolist() == [3, 5, 2]
-    nothing = NegativePool.merged(torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long))
+    nothing = NegativePool.merged(
+        torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long)
+    )
     assert len(nothing) == 0 and nothing.size == 0

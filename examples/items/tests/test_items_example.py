@@ -39,7 +39,11 @@ ITEMS, LENGTH = 47, 8
 # Files -------------------------------------------------------------------------------------------------------------------
 
 TABLE = pd.DataFrame(
-    {"user": ["u", "v", "u", "v", "u"], "item": ["NA", "7", "007", "a b", "NA"], "time": [3, 1, 1, 1, 2]}
+    {
+        "user": ["u", "v", "u", "v", "u"],
+        "item": ["NA", "7", "007", "a b", "NA"],
+        "time": [3, 1, 1, 1, 2],
+    }
 )
 HISTORIES = {"u": ["007", "NA", "NA"], "v": ["7", "a b"]}
 
@@ -51,7 +55,8 @@ def read(*paths, **columns) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.csv", "a.csv.gz", "a.jsonl", "a.jsonl.gz"])
 @pytest.mark.parametrize(
-    "times", [[3, 1, 1, 1, 2], ["2026-03-01", "2026-01-02", "2026-01-02", "2026-01-02", "2026-02-01"]]
+    "times",
+    [[3, 1, 1, 1, 2], ["2026-03-01", "2026-01-02", "2026-01-02", "2026-01-02", "2026-02-01"]],
 )
 def test_tables_are_sorted_by_time_and_names_are_kept(tmp_path, name, times):
     path, frame = tmp_path / name, TABLE.assign(time=times).rename(columns={"time": "when"})
@@ -100,7 +105,9 @@ def test_a_gzip_bomb_is_refused(tmp_path, monkeypatch, name):
 def test_a_user_in_two_text_files_is_refused(tmp_path):
     for name, text in (("a.txt", "u1 a b\n"), ("b.txt", "u2 a\nu1 c d\n")):
         (tmp_path / name).write_text(text)
-    with pytest.raises(ValueError, match="a.txt', '.*b.txt'. begin alike: a line is the name of one user"):
+    with pytest.raises(
+        ValueError, match="a.txt', '.*b.txt'. begin alike: a line is the name of one user"
+    ):
         read_interactions([str(tmp_path / name) for name in ("a.txt", "b.txt")], FileArguments())
     (tmp_path / "i.csv").write_text("user,item,time\nu,a,1\n")
     with pytest.raises(ValueError, match="name a file twice: name each once"):
@@ -131,14 +138,26 @@ def test_what_is_trained_on_and_what_is_held_out():
     histories = [np.array(ids) for ids in ([1, 2, 3, 4, 5], [6], [7, 8], [1, 9, 1])]
     training, validation, test = leave_one_out(histories, keep_seen=False)
     assert [ids.tolist() for ids in training] == [[1, 2, 3], [6], [7, 8], [1]]
-    assert [ids.tolist() for ids in validation.histories] == [[1, 2, 3], [1]] and validation.targets.tolist() == [4, 9]
-    assert [ids.tolist() for ids in test.histories] == [[1, 2, 3, 4], [1, 9]] and test.targets.tolist() == [5, 1]
-    rows = [{name: values.tolist() for name, values in row.items()} for row in training_rows(training, 2)]
+    assert [ids.tolist() for ids in validation.histories] == [
+        [1, 2, 3],
+        [1],
+    ] and validation.targets.tolist() == [4, 9]
+    assert [ids.tolist() for ids in test.histories] == [
+        [1, 2, 3, 4],
+        [1, 9],
+    ] and test.targets.tolist() == [5, 1]
+    rows = [
+        {name: values.tolist() for name, values in row.items()}
+        for row in training_rows(training, 2)
+    ]
     assert rows == [
         {"input_ids": [1, 2, 3], "position_ids": [0, 1, 1]},
         {"input_ids": [7, 8], "position_ids": [1, 1]},
     ]
-    rows = [{name: values.tolist() for name, values in row.items()} for row in evaluation_rows(validation, 3)]
+    rows = [
+        {name: values.tolist() for name, values in row.items()}
+        for row in evaluation_rows(validation, 3)
+    ]
     assert rows == [
         {"input_ids": [1, 9], "position_ids": [2, 2], "labels": [-100, 9]},
         {"input_ids": [1, 2, 3, 4], "position_ids": [0, 1, 2, 2], "labels": [-100, -100, -100, 4]},
@@ -154,12 +173,20 @@ def test_what_is_trained_on_and_what_is_held_out():
 
 def made() -> tuple[GPT2Model, torch.Tensor, HeldOut]:
     torch.manual_seed(0)
-    model = GPT2Model(GPT2Config(vocab_size=ITEMS + 1, n_positions=LENGTH, n_embd=16, n_layer=1, n_head=2)).eval()
+    model = GPT2Model(
+        GPT2Config(vocab_size=ITEMS + 1, n_positions=LENGTH, n_embd=16, n_layer=1, n_head=2)
+    ).eval()
     with torch.no_grad():
         model.wte.weight.mul_(20)
     generator = np.random.default_rng(0)
-    histories = [generator.integers(1, ITEMS + 1, length) for length in generator.integers(2, 13, 12)]
-    return model, torch.randn(ITEMS + 1).log_softmax(-1), HeldOut(histories, generator.integers(1, ITEMS + 1, 12))
+    histories = [
+        generator.integers(1, ITEMS + 1, length) for length in generator.integers(2, 13, 12)
+    ]
+    return (
+        model,
+        torch.randn(ITEMS + 1).log_softmax(-1),
+        HeldOut(histories, generator.integers(1, ITEMS + 1, 12)),
+    )
 
 
 @torch.no_grad()
@@ -179,11 +206,15 @@ def test_ranks_are_those_of_the_plain_computation(monkeypatch, keep_seen, at_onc
     """5 users at a time leave a partial batch."""
     monkeypatch.setattr("ranking.SCORES_AT_ONCE", at_once)
     model, log_q, held_out = made()
-    held_out.histories[0][-1] = held_out.targets[0]  # which is never found, where what was seen is not ranked
+    held_out.histories[0][-1] = held_out.targets[
+        0
+    ]  # which is never found, where what was seen is not ranked
     taus = (0.0, 0.75, 3.0)
     ranks = target_ranks(model, log_q, held_out, taus, keep_seen=keep_seen)
     for row, tau in zip(ranks, taus, strict=True):
-        orders = [plain_order(model, log_q, history, tau, keep_seen) for history in held_out.histories]
+        orders = [
+            plain_order(model, log_q, history, tau, keep_seen) for history in held_out.histories
+        ]
         expected = [
             list(order).index(target) if target in order else math.inf
             for order, target in zip(orders, held_out.targets, strict=True)
@@ -223,13 +254,18 @@ TINY += " --learning_rate 0.02 --disable_tqdm true --dropout 0.1 --metric_for_be
 @pytest.fixture
 def corpus(tmp_path):
     """Forty users take one of twenty items after the other, each from a place of their own: the next one can be known."""
-    lines = [f"u{user} " + " ".join(f"i{(user + step) % 20}" for step in range(5 + user % 6)) for user in range(40)]
+    lines = [
+        f"u{user} " + " ".join(f"i{(user + step) % 20}" for step in range(5 + user % 6))
+        for user in range(40)
+    ]
     (tmp_path / "histories.txt").write_text("\n".join(lines))
     return tmp_path / "histories.txt"
 
 
 def run(corpus, folder, flags: str) -> dict:
-    train.main([*TINY.split(), "--train_file", str(corpus), "--output_dir", str(folder), *flags.split()])
+    train.main(
+        [*TINY.split(), "--train_file", str(corpus), "--output_dir", str(folder), *flags.split()]
+    )
     return json.loads((folder / "items_results.json").read_text())
 
 
@@ -241,7 +277,11 @@ def evaluations(folder) -> list[float]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
-    ["", "--sampled_negatives 8 --sparse_embedding_updates true", "--objective vanilla --early_stopping_patience 2"],
+    [
+        "",
+        "--sampled_negatives 8 --sparse_embedding_updates true",
+        "--objective vanilla --early_stopping_patience 2",
+    ],
 )
 def test_what_comes_next_is_learned_and_used(tmp_path, corpus, flags, monkeypatch, capsys):
     folder = tmp_path / "run"
@@ -263,7 +303,11 @@ def test_what_comes_next_is_learned_and_used(tmp_path, corpus, flags, monkeypatc
     items, query = (np.load(tmp_path / f"{name}_vectors.npy") for name in ("item", "query"))
     names = json.loads((tmp_path / "item_names.json").read_text())
     scores = dict(zip(names, items @ query[0], strict=True))
-    order = [name for name in sorted(scores, key=lambda name: -scores[name]) if name not in ("i4", "i5", "i6")]
+    order = [
+        name
+        for name in sorted(scores, key=lambda name: -scores[name])
+        if name not in ("i4", "i5", "i6")
+    ]
     assert order[:3] == line["items"] and scores["i7"] == pytest.approx(line["scores"][0], abs=1e-4)
     assert json.loads((tmp_path / "query_names.json").read_text()) == ["z"]
     with monkeypatch.context() as work:
@@ -271,7 +315,9 @@ def test_what_comes_next_is_learned_and_used(tmp_path, corpus, flags, monkeypatc
         with pytest.raises(SystemExit):
             recommend.main(flags.split())
     assert "best.jsonl exists: name a new one" in capsys.readouterr().err
-    (folder / "items.json").write_text('{"tau": 1.0, "items": []}')  # as it was with positions from the start
+    (folder / "items.json").write_text(
+        '{"tau": 1.0, "items": []}'
+    )  # as it was with positions from the start
     with pytest.raises(SystemExit, match="train it again"):
         recommend.load(str(folder))
 
@@ -281,7 +327,9 @@ def test_the_prior_is_that_of_the_candidates_that_were_scored(tmp_path, monkeypa
     """A catalogue of 6 items, of which 40 are drawn in each step: log q against all pools added up."""
     generator = np.random.default_rng(0)
     users = [generator.choice(6, size=12, p=np.array([32, 16, 8, 4, 2, 1]) / 63) for _ in range(40)]
-    (tmp_path / "a.txt").write_text("".join(f"u{n} {' '.join(map(str, user))}\n" for n, user in enumerate(users)))
+    (tmp_path / "a.txt").write_text(
+        "".join(f"u{n} {' '.join(map(str, user))}\n" for n, user in enumerate(users))
+    )
     seen, with_drawn = torch.zeros(7), NegativePool.with_drawn
 
     def counted(self, ids):
@@ -293,10 +341,14 @@ def test_the_prior_is_that_of_the_candidates_that_were_scored(tmp_path, monkeypa
     flags = "--sampled_negatives 40 --num_train_epochs 8 --per_device_train_batch_size 2 --early_stopping_patience 0"
     run(tmp_path / "a.txt", tmp_path / "run", f"{flags} --max_seq_length 12")
     q = torch.from_numpy(np.load(tmp_path / "run" / "log_q.npy")).exp()
-    assert seen.sum() == 8 * (20 * 40 + 40 * 9)  # of twelve items two are held out, and the first is no target
+    assert seen.sum() == 8 * (
+        20 * 40 + 40 * 9
+    )  # of twelve items two are held out, and the first is no target
     assert torch.allclose(q, seen / seen.sum(), atol=0.01)
     names = json.loads((tmp_path / "run" / "items.json").read_text())["items"]
-    counts = torch.tensor([0, *(sum((user[1:-2] == int(name)).sum() for user in users) for name in names)])
+    counts = torch.tensor(
+        [0, *(sum((user[1:-2] == int(name)).sum() for user in users) for name in names)]
+    )
     drawn = 20 * 40 / (20 * 40 + 40 * 9)
     assert torch.allclose(q, (1 - drawn) * log_prior(counts).exp() + drawn / 7, rtol=1e-4)
 
@@ -315,7 +367,9 @@ def test_resumed_equals_never_stopped(tmp_path, corpus):
     assert AutoModel.from_pretrained(tmp_path / "whole").wte.weight.shape == (21, 16)
     shutil.copytree(tmp_path / "whole", tmp_path / "longer")
     longer = run(
-        corpus, tmp_path / "longer", "--early_stopping_patience 4 --num_train_epochs 30 --resume_from_checkpoint last"
+        corpus,
+        tmp_path / "longer",
+        "--early_stopping_patience 4 --num_train_epochs 30 --resume_from_checkpoint last",
     )
     assert longer["epochs"] >= whole["epochs"] + 2  # of the given patience, not the checkpoint's
 
@@ -325,7 +379,9 @@ def test_a_push_has_what_recommendation_needs(tmp_path, corpus):
     flags = f"{TINY} --train_file {corpus} --output_dir {tmp_path}/run --num_train_epochs 1 --push_to_hub true"
     with StandIn() as hub:
         command = [sys.executable, train.__file__, *flags.split(), "--hub_model_id", "me/items"]
-        environment = os.environ | hub.environment(tmp_path) | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        environment = (
+            os.environ | hub.environment(tmp_path) | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        )
         subprocess.run(command, env=environment, check=True, capture_output=True)
     pushed = hub.repositories["me/items"].branches["main"]
     for name in ("items.json", "log_q.npy", "items_results.json", "model.safetensors"):
@@ -333,7 +389,12 @@ def test_a_push_has_what_recommendation_needs(tmp_path, corpus):
 
 
 @pytest.mark.parametrize(
-    "command, flags", [(train, "--output_dir a"), (recommend, "--history_file a.txt"), (recommend, "--output_file a")]
+    "command, flags",
+    [
+        (train, "--output_dir a"),
+        (recommend, "--history_file a.txt"),
+        (recommend, "--output_file a"),
+    ],
 )
 def test_what_is_not_given_is_said(command, flags, capsys):
     with pytest.raises(SystemExit):
@@ -343,22 +404,32 @@ def test_what_is_not_given_is_said(command, flags, capsys):
 
 def test_a_tau_of_other_weights_is_refused(capsys, tmp_path):
     with pytest.raises(SystemExit):
-        train.main(f"--train_file a --output_dir {tmp_path} --use_cpu --load_best_model_at_end false".split())
+        train.main(
+            f"--train_file a --output_dir {tmp_path} --use_cpu --load_best_model_at_end false".split()
+        )
     assert "tau is that of the best weights: leave it out" in capsys.readouterr().err
 
 
 def test_of_losses_the_lowest_is_the_best(tmp_path):
     of_losses = {"metric_for_best_model": "eval_loss"}
-    made = [train.ItemTrainingArguments(str(tmp_path), use_cpu=True, **given) for given in ({}, of_losses)]
+    made = [
+        train.ItemTrainingArguments(str(tmp_path), use_cpu=True, **given)
+        for given in ({}, of_losses)
+    ]
     assert [each.greater_is_better for each in made] == [True, False]
 
 
 def test_the_commands_of_the_page_are_understood(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(
-        r"```bash\n(.*?)```", (Path(train.__file__).parent / "README.md").read_text("utf-8"), re.DOTALL
+        r"```bash\n(.*?)```",
+        (Path(train.__file__).parent / "README.md").read_text("utf-8"),
+        re.DOTALL,
     )
-    kinds = {"train": [train.ItemArguments, train.ItemTrainingArguments], "recommend": [recommend.RecommendArguments]}
+    kinds = {
+        "train": [train.ItemArguments, train.ItemTrainingArguments],
+        "recommend": [recommend.RecommendArguments],
+    }
     for line in block.splitlines():
         script, words = re.fullmatch(r"python examples/items/(\w+)\.py (.*)", line).groups()
         HfArgumentParser(kinds[script]).parse_args_into_dataclasses(words.split())

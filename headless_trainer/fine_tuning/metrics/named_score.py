@@ -22,18 +22,37 @@ def _correlation(correlate):
     return metrics.make_scorer(value)
 
 
-CORRELATIONS = {"spearmanr": _correlation(stats.spearmanr), "pearsonr": _correlation(stats.pearsonr)}
-SCORERS = {"matthews_correlation": "matthews_corrcoef", "macro_f1": "f1_macro"}  # where benchmarks have other names
+CORRELATIONS = {
+    "spearmanr": _correlation(stats.spearmanr),
+    "pearsonr": _correlation(stats.pearsonr),
+}
+SCORERS = {
+    "matthews_correlation": "matthews_corrcoef",
+    "macro_f1": "f1_macro",
+}  # where benchmarks have other names
 # Other names of the same figures, most of them those of `evaluate`.
-ALIASES = {"mse": "mean_squared_error", "mae": "mean_absolute_error", "mape": "mean_absolute_percentage_error"}
-ALIASES |= {"r_squared": "r2", "brier_score_loss": "brier_score"} | {old: new for new, old in SCORERS.items()}
+ALIASES = {
+    "mse": "mean_squared_error",
+    "mae": "mean_absolute_error",
+    "mape": "mean_absolute_percentage_error",
+}
+ALIASES |= {"r_squared": "r2", "brier_score_loss": "brier_score"} | {
+    old: new for new, old in SCORERS.items()
+}
 
 
 def known_name(name: str) -> str | None:
     """Return the name of a figure without ``neg_`` and ``_score``, or None if unknown."""
     name = name.removeprefix("neg_")
     name = ALIASES.get(name, name)
-    return next((each for each in (name.removesuffix("_score"), name) if each in CORRELATIONS or _scorer(each)), None)
+    return next(
+        (
+            each
+            for each in (name.removesuffix("_score"), name)
+            if each in CORRELATIONS or _scorer(each)
+        ),
+        None,
+    )
 
 
 def _scorer(name: str) -> str | None:
@@ -59,7 +78,9 @@ class _Classes(ClassifierMixin, _Predicted):
         return np.arange(self.outputs.shape[1])
 
     def predict(self, rows):
-        return (self.outputs > 0.5).astype(np.int64) if self.several else self.outputs.argmax(axis=1)
+        return (
+            (self.outputs > 0.5).astype(np.int64) if self.several else self.outputs.argmax(axis=1)
+        )
 
     def predict_proba(self, rows):
         return self.outputs
@@ -70,10 +91,15 @@ class NamedScore(evaluate.Metric):
 
     def _info(self):
         row = datasets.List(datasets.Value("float64"))
-        features = [{"prediction_scores": row, "references": kind} for kind in (datasets.Value("float64"), row)]
+        features = [
+            {"prediction_scores": row, "references": kind}
+            for kind in (datasets.Value("float64"), row)
+        ]
         inputs = "prediction_scores: of each row the probability of every class or label, or the one number."
         features = [*map(datasets.Features, features)]
-        return evaluate.MetricInfo(description=__doc__, citation="", inputs_description=inputs, features=features)
+        return evaluate.MetricInfo(
+            description=__doc__, citation="", inputs_description=inputs, features=features
+        )
 
     def _compute(self, prediction_scores, references):
         outputs, references = np.array(prediction_scores), np.array(references)
@@ -84,4 +110,8 @@ class NamedScore(evaluate.Metric):
         name = _scorer(self.config_name) or ""
         scorer = metrics.get_scorer(name) if name else CORRELATIONS[self.config_name]
         value = scorer(model, np.zeros((len(references), 1)), references)
-        return {self.config_name: float(-value if name.startswith("neg_") or name == "max_error" else value)}
+        return {
+            self.config_name: float(
+                -value if name.startswith("neg_") or name == "max_error" else value
+            )
+        }
