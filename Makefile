@@ -39,11 +39,12 @@ test-no-extras: $(VENV)-no-extras/.installed  ## run the quick tests with what i
 test-lowest: $(VENV)-lowest/.installed  ## run the quick tests with the lowest direct versions that setup.cfg allows
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python $(PYTEST_OPTIONS)
 
-check: $(INSTALLED)  ## lint, check the format and the types, and build the documentation
+check: $(INSTALLED)  ## lint, check the format and the types, build the documentation, report on the style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mkdocs build --strict --site-dir $(VENV)/site
+	@$(BIN)/python tests/style_report.py
 
 format: $(INSTALLED)  ## format, and fix what lint can fix
 	$(BIN)/ruff check --fix .
