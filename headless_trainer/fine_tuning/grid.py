@@ -9,16 +9,23 @@ from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..hub.pushes import repository_name
-from ..models.loading import check_length, load_tokenizer
+from ..models.identity import ModelIdentity, identify
+from ..models.loading import check_length, hub_arguments, load_tokenizer
 from ..runtime.checkpoints import check_writable
 from ..runtime.launch import check_devices
 from ..runtime.locks import alone_until_exit
 from ..runtime.processes import first_process_first, lost_processes_named
-from ..runtime.sources import fingerprint
 from . import classifiers
 from .glue_arguments import GlueArguments, GlueTrainingArguments, run_settings
 from .own_task import own_task
-from .results import BEST, OWN_TASK, SEED, check_settings, run_path
+from .results import (
+    BEST,
+    OWN_TASK,
+    SEED,
+    check_settings,
+    run_path,
+    warn_of_unrecorded_tokenizers,
+)
 from .task_rows import load_task, rows_hash
 from .task_scores import check_metric, metric_of
 from .tasks import Task, select_tasks
@@ -28,13 +35,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A checkpoint of the grid; ``configs`` are keyed by the number of outputs, ``weights`` is a fingerprint."""
+    """A checkpoint of the grid; ``configs`` are keyed by the number of outputs."""
 
     name: str
     source: str
     tokenizer: PreTrainedTokenizerBase
     configs: dict[int, PreTrainedConfig]
-    weights: str
+    identity: ModelIdentity
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +86,10 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
                 f"push_to_hub is True but {several}: give one of each, or push a model by `hf upload`."
             )
     loss = arguments.loss or (tasks[0].problem.losses[0] if arguments.is_own_task else "balanced")
-    weights = {model.name: model.weights for model in models}
-    own = training.output_dir, loss, run_settings(arguments, training), weights
+    identities = {model.name: model.identity for model in models}
+    own = training.output_dir, loss, run_settings(arguments, training), identities
     check_settings(*own, rows={})
+    warn_of_unrecorded_tokenizers(training.output_dir, loss, identities)
     runs = [
         Run(model, task, seed, run_path(training.output_dir, loss, model.name, task.name, seed))
         for task in tasks
@@ -175,7 +183,10 @@ def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
                     name,
                     task.name,
                 )
-        models.append(Model(name, source, tokenizer, configs, fingerprint(source, config)))
+        identity = identify(
+            source, config, tokenizer, arguments.tokenizer_name, **hub_arguments(arguments)
+        )
+        models.append(Model(name, source, tokenizer, configs, identity))
     return models
 
 

@@ -4,7 +4,8 @@ A run is one JSON object, `<output_dir>/<loss>/<model>/<task>/seed_<s>.json`:
 
     model, task, benchmark, seed, loss   what was run, the model by the name of its folder
     settings                             everything that changes scores, the same in a whole `<loss>` folder
-    weights, rows                        fingerprint of the checkpoint, hash of the rows trained on and scored
+    weights, tokenizer_and_code          fingerprints of the checkpoint (`models.identity`)
+    rows                                 hash of the rows trained on and scored
     train_language                       of XNLI
     metric, lower_is_better              the task's score, and whether it is a loss or an error
     selected_on                          evaluation sets whose mean score chooses the best epoch
@@ -14,13 +15,21 @@ A run is one JSON object, `<output_dir>/<loss>/<model>/<task>/seed_<s>.json`:
 """
 
 import json
+import logging
 import statistics
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pandas
 
+from ..models.identity import ModelIdentity
 from ..runtime.checkpoints import write_whole
+
+logger = logging.getLogger(__name__)
+
+IDENTITY = ("weights", "tokenizer_and_code", "rows")  # what a run was of, besides its settings
 
 BEST, SEED = (
     "best",
@@ -62,27 +71,66 @@ def read_runs(output_dir: str | Path) -> list[dict]:
 
 
 def check_settings(
-    output_dir: str, loss: str, settings: dict, weights: dict[str, str], rows: dict[str, str]
+    output_dir: str,
+    loss: str,
+    settings: Mapping[str, Any],
+    models: Mapping[str, ModelIdentity],
+    rows: Mapping[str, str],
 ) -> None:
-    """Refuse to put runs of other settings, or of other weights or rows under the same name, into one table.
+    """Refuse to put runs of other settings, or of another model or other rows of the same name, into one table.
 
-    Only results of the same ``loss`` are compared. ``weights`` are the fingerprints of the models, by their names, and ``rows``
-    the hashes of those read for tasks, by theirs.
+    Only results of the same ``loss`` are compared, and only what they have recorded. ``models`` are the identities of the
+    models by their names, and ``rows`` the hashes of the rows that were read, by the names of their tasks.
     """
-    for run in (run for run in read_runs(output_dir) if run["loss"] == loss):
-        own = {"weights": run["weights"], "rows": run.get("rows", rows.get(run["task"]))}
-        new = settings | {
-            "weights": weights.get(run["model"], own["weights"]),
-            "rows": rows.get(run["task"], own["rows"]),
-        }
-        own |= {
+    for run in read_runs(output_dir):
+        if run["loss"] != loss:
+            continue
+        recorded = {name: run[name] for name in IDENTITY if name in run}
+        current = dict(recorded)
+        if run["model"] in models:
+            current |= asdict(models[run["model"]])
+        if run["task"] in rows:
+            current["rows"] = rows[run["task"]]
+        for name in current:
+            if name in recorded and recorded[name] != current[name]:
+                _refuse_other(output_dir, run, name, recorded[name], current[name])
+        # Earlier versions recorded the hash of the files among the settings.
+        recorded_settings = {
             name: value for name, value in run["settings"].items() if name != "hash of the files"
-        }  # of old runs
-        if name := next((name for name in own | new if own.get(name) != new.get(name)), None):
-            raise ValueError(
-                f"output_dir {output_dir!r} holds {run['model']}/{run['task']}/seed_{run['seed']} with {name} "
-                f"{own.get(name)!r}, but this run has {new.get(name)!r}: choose another --output_dir."
-            )
+        }
+        for name in recorded_settings | settings:
+            if recorded_settings.get(name) != settings.get(name):
+                _refuse_other(
+                    output_dir, run, name, recorded_settings.get(name), settings.get(name)
+                )
+
+
+def _refuse_other(output_dir: str, run: dict, name: str, recorded: Any, current: Any) -> NoReturn:
+    raise ValueError(
+        f"output_dir {output_dir!r} holds {run['model']}/{run['task']}/seed_{run['seed']} with {name} {recorded!r}, but "
+        f"this run has {current!r}: choose another --output_dir."
+    )
+
+
+def warn_of_unrecorded_tokenizers(output_dir: str, loss: str, models: Collection[str]) -> None:
+    """Say which finished runs of these models do not tell what their tokenizers were.
+
+    Earlier versions recorded the hash of tokenizer.json alone. Their runs count as finished, since most have no other file
+    that matters, and a grid is dear.
+    """
+    unrecorded = [
+        run
+        for run in read_runs(output_dir)
+        if run["loss"] == loss and run["model"] in models and "tokenizer_and_code" not in run
+    ]
+    if unrecorded:
+        logger.warning(
+            "output_dir %r holds %d runs of an earlier version, which did not record vocab.txt and the other files of the "
+            "tokenizer, nor custom code. They count as finished. If one of those files has changed since, delete the "
+            "results to run them again.",
+            output_dir,
+            len(unrecorded),
+        )
 
 
 def selection_score(run: dict, epoch: dict) -> float:

@@ -6,6 +6,7 @@ import logging
 import math
 import shutil
 import time
+from dataclasses import asdict
 from functools import partial
 from importlib import metadata
 from itertools import groupby
@@ -101,7 +102,7 @@ def run_one(run: Run, grid: Grid, train: Dataset, sets: dict[str, Dataset]) -> d
     result = {
         "model": run.model.name, "task": run.task.name, "train_language": run.task.train_language, "seed": run.seed,
         "loss": grid.loss, "settings": run_settings(grid.arguments, grid.training), "rows": grid.hashes[run.task.name],
-        "weights": run.model.weights, **scorer.result, "best_epoch": best, "score": scores[best], "last_score": scores[-1],
+        **asdict(run.model.identity), **scorer.result, "best_epoch": best, "score": scores[best], "last_score": scores[-1],
         "loss_curve": [[logs["step"], logs["loss"]] for logs in trainer.state.log_history if "loss" in logs],
         "train_seconds": seconds, "train_samples_per_second": trainer.state.epoch * len(train) / seconds,
         "evaluation_seconds": scorer.seconds, "versions": {name: metadata.version(name) for name in PACKAGES},

@@ -2,14 +2,19 @@
 
 import hashlib
 import json
+import logging
 import os
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pandas
 
+from ..models.identity import ModelIdentity
 from ..runtime.checkpoints import write_whole
+
+logger = logging.getLogger(__name__)
 
 RESULTS_NAME = "results.json"
 
@@ -29,21 +34,35 @@ def read_results(folder: str | Path) -> dict[str, Any]:
     return json.loads((Path(folder) / RESULTS_NAME).read_text(encoding="utf-8"))
 
 
-def add_scores(folder: Path, model: str, found: dict[str, Any], weights: str) -> None:
-    """Add what the harness's ``evaluate`` returned to the folder of a model; scores of other ``weights`` there go."""
-    results = read_results(folder) if (folder / RESULTS_NAME).is_file() else {}
-    results = results if results.get("weights") == weights else {"weights": weights}
-    found = found | {
-        "samples": {task: _documents(samples) for task, samples in found["samples"].items()}
-    }
-    results |= {name: results.get(name, {}) | by_task for name, by_task in found.items()} | {
-        "model": model
-    }
-    # NumPy's numbers and arrays become lists, and Python functions of task definitions their names.
-    text = json.dumps(
-        results, default=lambda value: value.tolist() if hasattr(value, "tolist") else str(value)
-    )
-    write_whole(folder / RESULTS_NAME, text.encode())
+def add_scores(folder: Path, model: str, found: dict[str, Any], identity: ModelIdentity) -> None:
+    """Add what the harness's ``evaluate`` returned to the folder of a model.
+
+    Scores there of another ``identity`` (other weights, tokenizer or code under the same name) are set aside in a file of
+    their own, with a warning. So are those of earlier versions, which did not record the tokenizer.
+    """
+    path = folder / RESULTS_NAME
+    stored = read_results(folder) if path.is_file() else {}
+    recorded = asdict(identity)
+    if stored and any(stored.get(name) != value for name, value in recorded.items()):
+        aside = folder / f"results_{stored.get('weights')}_{stored.get('tokenizer_and_code')}.json"
+        path.rename(aside)
+        logger.warning(
+            "%s was scored with other weights, another tokenizer or other code, or by a version that did not record them: "
+            "its earlier scores are kept in %s, and in no table.",
+            model,
+            aside,
+        )
+        stored = {}
+    samples = {task: _documents(rows) for task, rows in found["samples"].items()}
+    results = stored | recorded | {"model": model}
+    for name, by_task in (found | {"samples": samples}).items():
+        results[name] = results.get(name, {}) | by_task
+    write_whole(path, json.dumps(results, default=_as_json).encode())
+
+
+def _as_json(value: Any) -> Any:
+    """Turn NumPy's numbers and arrays into lists, and Python functions of task definitions into their names."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _documents(samples: list[dict]) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import lm_eval
 from lm_eval.api.model import CachingLM
+from transformers import PreTrainedConfig
 
+from ..models.identity import ModelIdentity, identify
 from ..runtime.checkpoints import check_writable
-from ..runtime.sources import fingerprint
 from . import harness_model, harness_tasks
 from .score_store import add_scores, folder_name
 
@@ -46,29 +47,38 @@ def score_models(models: Sequence[str], args) -> list[str]:
     ]
 
 
-def _score_model(model: str, config, loaded: dict[str, dict], args) -> list[str]:
+def _score_model(model: str, config: PreTrainedConfig, tasks: dict[str, dict], args) -> list[str]:
+    """Score one model on ``tasks``, those of `harness_tasks.load` by their names; return failures, one line each."""
     logger.info("%s: loading", model)
     folder = Path(args.output_dir) / folder_name(model)
-    versions = [importlib.metadata.version(each) for each in ("lm_eval", "transformers", "torch")]
-    weights = fingerprint(model, config)
-    key = repr(("summed in float32", weights, versions, args.dtype, args.max_length))
-    answers = hashlib.sha256(key.encode()).hexdigest()[:16]
-    lm = CachingLM(harness_model.load(model, args), str(folder / f"requests_{answers}.db"))
+    loaded_model = harness_model.load(model, args)
+    identity = identify(model, config, loaded_model.tokenizer)
+    store = folder / f"requests_{_answers_key(identity, args)}.db"
+    asked_model = CachingLM(loaded_model, str(store))
     failures = []
-    for name, found in loaded.items():
+    for name, loaded in tasks.items():
         harness_tasks.set_seeds()
-        for task in found["tasks"].values():
+        for task in loaded["tasks"].values():
             harness_tasks.set_examples(task, args.num_fewshot)
         try:
             results = lm_eval.evaluate(
-                lm, found, limit=args.limit, bootstrap_iters=args.bootstrap_iters
+                asked_model, loaded, limit=args.limit, bootstrap_iters=args.bootstrap_iters
             )
         except Exception as error:  # keep earlier scores, and continue with later tasks
             logger.exception("%s: %s failed", model, name)
             failures.append(f"{name} of {model}: {type(error).__name__}: {error}")
             continue
+        # The precision and length that the task was asked with: only equal ones are compared.
         asked = dict.fromkeys(results["samples"], [args.dtype, args.max_length])
-        add_scores(folder, model, results | {"asked": asked}, weights)
+        add_scores(folder, model, results | {"asked": asked}, identity)
         logger.info("%s: %s scored", model, name)
-    lm.dbdict.close()
+    asked_model.dbdict.close()
     return failures
+
+
+def _answers_key(identity: ModelIdentity, args) -> str:
+    """Return the name under which answers are stored: any change that may alter an answer changes it."""
+    packages = ("lm_eval", "transformers", "torch")
+    versions = [importlib.metadata.version(package) for package in packages]
+    decisive = ("summed in float32", identity, versions, args.dtype, args.max_length)
+    return hashlib.sha256(repr(decisive).encode()).hexdigest()[:16]

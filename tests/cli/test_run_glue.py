@@ -419,6 +419,28 @@ def test_another_setting_in_the_same_folder_is_named(tmp_path, data, encoders, d
         run(encoders[0], tmp_path / "out", *flags)
 
 
+def test_a_changed_vocabulary_under_the_same_name_is_another_model(tmp_path, data, encoders):
+    source = Path(shutil.copytree(encoders[0], tmp_path / "model"))
+    flags = ["--tasks", "cola", "--seeds", 0, "--data_dir", data, "--num_train_epochs", 1]
+    run(str(source), tmp_path / "out", *flags)
+    (source / "vocab.txt").write_text("a\nb\n")
+    with pytest.raises(SystemExit, match="holds model/cola/seed_0 with tokenizer_and_code '"):
+        run(str(source), tmp_path / "out", *flags)
+
+
+def test_a_finished_grid_of_an_earlier_version_is_not_run_again(tmp_path, data, encoders, caplog):
+    """It has no record of the tokenizer's files, which is said."""
+    flags = ["--tasks", "cola", "--seeds", 0, "--data_dir", data, "--num_train_epochs", 1]
+    run(encoders[0], tmp_path, *flags)
+    path = tmp_path / "balanced/run_checkpoint-5/cola/seed_0.json"
+    earlier = read_run(path)
+    del earlier["tokenizer_and_code"]
+    write_run(path, earlier)
+    run(encoders[0], tmp_path, *flags)
+    assert read_run(path) == earlier
+    assert "1 runs of an earlier version" in caplog.text
+
+
 def test_what_is_bad_at_the_end_of_the_grid_stops_it_before_its_start(tmp_path, data, encoders):
     (tmp_path / "nothing").mkdir()
     mirror = Path(shutil.copytree(data, tmp_path / "data"))

@@ -19,6 +19,7 @@ from lm_eval.models.huggingface import HFLM
 from scipy import stats
 
 from headless_trainer.cli.lm_eval import main
+from headless_trainer.models.identity import ModelIdentity
 from headless_trainer.scoring import harness_model, score_comparison
 from headless_trainer.scoring.score_store import add_scores, folder_name, read_results, scores_of
 
@@ -83,12 +84,15 @@ def test_compare_scores_what_is_missing(inputs, tmp_path, capsys, monkeypatch):
     assert re.search(r"perplexity ↓ \| \d+\.\d{4}†+ \| \d+\.\d{4} \|", capsys.readouterr().out)
 
 
+MODEL = ModelIdentity("w", "t")
+
+
 def write_scores(
     folder: Path,
     metrics: dict[str, tuple[str, bool | None, list]],
     hashes=None,
     task="task",
-    weights="",
+    identity=MODEL,
 ) -> Path:
     """Results of a model on one task, from the scores of its documents and how they make the metric."""
     values = {
@@ -100,14 +104,33 @@ def write_scores(
         name: (float(values[kind](scores)), way, scores)
         for name, (kind, way, scores) in metrics.items()
     }
-    add_scores(folder, folder.name, harness_inputs.as_scores(task, found, hashes), weights)
+    add_scores(folder, folder.name, harness_inputs.as_scores(task, found, hashes), identity)
     return folder
 
 
-def test_scores_of_other_weights_under_the_same_name_go(tmp_path):
-    for task, weights in (("a", "old"), ("b", "new"), ("c", "new")):
-        write_scores(tmp_path, {"acc": ("mean", True, [0.0, 1.0])}, task=task, weights=weights)
+ACCURACY = {"acc": ("mean", True, [0.0, 1.0])}
+
+
+@pytest.mark.parametrize("other", [ModelIdentity("new", "t"), ModelIdentity("w", "new")])
+def test_scores_of_another_model_under_the_same_name_are_set_aside(tmp_path, caplog, other):
+    write_scores(tmp_path, ACCURACY, task="a")
+    write_scores(tmp_path, ACCURACY, task="b", identity=other)
+    write_scores(tmp_path, ACCURACY, task="c", identity=other)
     assert set(read_results(tmp_path)["results"]) == {"b", "c"}
+    aside = json.loads((tmp_path / "results_w_t.json").read_text())
+    assert set(aside["results"]) == {"a"}
+    assert "results_w_t.json" in caplog.text
+
+
+def test_scores_of_an_earlier_version_are_set_aside(tmp_path):
+    """They do not say with which files of the tokenizer they were found."""
+    write_scores(tmp_path, ACCURACY, task="a")
+    earlier = read_results(tmp_path)
+    del earlier["tokenizer_and_code"]
+    (tmp_path / "results.json").write_text(json.dumps(earlier))
+    write_scores(tmp_path, ACCURACY, task="b")
+    assert set(read_results(tmp_path)["results"]) == {"b"}
+    assert (tmp_path / "results_w_None.json").is_file()
 
 
 def test_tests_of_a_comparison_are_scipy_s(tmp_path):

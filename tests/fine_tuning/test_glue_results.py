@@ -12,8 +12,10 @@ from headless_trainer.fine_tuning.results import (
     read_runs,
     run_path,
     scores_of,
+    warn_of_unrecorded_tokenizers,
     write_run,
 )
+from headless_trainer.models.identity import ModelIdentity
 
 
 def a_run(model="a", task="cola", seed=0, scores=(0.5,), loss="balanced", **changes) -> dict:
@@ -27,7 +29,7 @@ def a_run(model="a", task="cola", seed=0, scores=(0.5,), loss="balanced", **chan
         epochs.append({"epoch": index + 1, "step": 10 * (index + 1), "sets": found})
     run = {
         "model": model, "task": task, "benchmark": "glue", "train_language": None, "seed": seed, "loss": loss,
-        "settings": {"learning_rate": 1e-5, "batch_size": 32}, "weights": model * 4, "pretraining": None,
+        "settings": {"learning_rate": 1e-5, "batch_size": 32}, "weights": model * 4, "tokenizer_and_code": "tokens",
         "metric": "accuracy", "selected_on": list(epochs[0]["sets"]), "epochs": epochs,
     }  # fmt: skip
     return run | changes
@@ -52,27 +54,53 @@ def test_a_result_comes_back_as_it_was_written(tmp_path):
 SETTINGS = {"learning_rate": 1e-5, "batch_size": 32}
 
 
-@pytest.mark.parametrize("settings, hashes, message", [
-    (SETTINGS | {"learning_rate": 2e-5}, {}, "with learning_rate 1e-05, but this run has 2e-05: choose another"),
-    (SETTINGS | {"new": 1}, {}, "with new None, but this run has 1"),
-    ({"batch_size": 32}, {}, "with learning_rate 1e-05, but this run has None"),
-    (SETTINGS, {"a": "other"}, "with weights 'aaaa', but this run has 'other': choose another"),
-    (SETTINGS, {"cola": "other"}, "with rows 'hash', but this run has 'other': choose another"),
+MODEL = ModelIdentity("aaaa", "tokens")
+
+
+@pytest.mark.parametrize("settings, models, rows, message", [
+    (SETTINGS | {"learning_rate": 2e-5}, {}, {}, "learning_rate 1e-05, but this run has 2e-05"),
+    (SETTINGS | {"new": 1}, {}, {}, "new None, but this run has 1"),
+    ({"batch_size": 32}, {}, {}, "learning_rate 1e-05, but this run has None"),
+    (SETTINGS, {"a": ModelIdentity("other", "tokens")}, {}, "weights 'aaaa', but this run has 'other'"),
+    (
+        SETTINGS, {"a": ModelIdentity("aaaa", "other")}, {},
+        "tokenizer_and_code 'tokens', but this run has 'other'",
+    ),
+    (SETTINGS, {}, {"cola": "other"}, "rows 'hash', but this run has 'other'"),
 ])  # fmt: skip
-def test_runs_of_other_settings_do_not_mix(tmp_path, monkeypatch, settings, hashes, message):
+def test_runs_of_other_settings_do_not_mix(tmp_path, monkeypatch, settings, models, rows, message):
     monkeypatch.chdir(tmp_path)
     write_run(run_path("runs", "balanced", "a", "cola", 0), a_run(rows="hash"))
-    with pytest.raises(ValueError, match=r"output_dir 'runs' holds a/cola/seed_0 " + message):
-        check_settings("runs", "balanced", settings, hashes, hashes)
+    with pytest.raises(ValueError, match=r"'runs' holds a/cola/seed_0 with " + message):
+        check_settings("runs", "balanced", settings, models, rows)
     check_settings(
-        "runs", "cross_entropy", settings, hashes, hashes
+        "runs", "cross_entropy", settings, models, rows
     )  # another loss is another folder
-    check_settings(
-        "runs", "balanced", SETTINGS, {"a": "aaaa", "b": "other"}, {"cola": "hash", "rte": "other"}
-    )
-    old = a_run(settings=SETTINGS | {"hash of the files": "x"})  # of an earlier version
-    write_run(run_path("runs", "balanced", "a", "cola", 0), old)
-    check_settings("runs", "balanced", SETTINGS, {}, {"cola": "hash"})
+
+
+def test_runs_of_equal_settings_and_those_of_other_models_and_tasks_go_together(tmp_path):
+    write_run(run_path(tmp_path, "balanced", "a", "cola", 0), a_run(rows="hash"))
+    models = {"a": MODEL, "b": ModelIdentity("other", "other")}
+    check_settings(tmp_path, "balanced", SETTINGS, models, {"cola": "hash", "rte": "other"})
+
+
+def test_runs_of_earlier_versions_count_as_finished_and_this_is_said(tmp_path, caplog):
+    run = a_run(settings=SETTINGS | {"hash of the files": "x"})
+    del run["tokenizer_and_code"]
+    write_run(run_path(tmp_path, "balanced", "a", "cola", 0), run)
+    check_settings(tmp_path, "balanced", SETTINGS, {"a": MODEL}, {"cola": "hash"})
+    warn_of_unrecorded_tokenizers(tmp_path, "balanced", ["b"])
+    warn_of_unrecorded_tokenizers(tmp_path, "cross_entropy", ["a"])
+    assert not caplog.records
+    warn_of_unrecorded_tokenizers(tmp_path, "balanced", ["a"])
+    (record,) = caplog.records
+    assert record.args == (tmp_path, 1)
+
+
+def test_runs_that_record_their_tokenizer_are_not_spoken_of(tmp_path, caplog):
+    write_run(run_path(tmp_path, "balanced", "a", "cola", 0), a_run())
+    warn_of_unrecorded_tokenizers(tmp_path, "balanced", ["a"])
+    assert not caplog.records
 
 
 def test_the_best_epoch_of_xnli_is_chosen_in_the_language_of_training():

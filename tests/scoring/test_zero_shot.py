@@ -297,16 +297,18 @@ def test_a_model_is_asked_nothing_twice(inputs, tmp_path, monkeypatch, clm_token
     assert asked == [3, 2] and more["tiny_lambada", "acc"].documents == 5
     scored(model, arguments(tmp_path / "out", include_path=inputs.tasks, limit=3.0, max_length=20))
     assert asked == [3, 2, 3]  # shorter inputs are others
-    for name, times in (("model.safetensors", 4), ("tokenizer.json", 5), ("README.md", 5)):
+    for name, times in (
+        ("model.safetensors", 4), ("tokenizer.json", 5), ("tokenizer_config.json", 6), ("vocab.txt", 7),
+        ("README.md", 7),
+    ):  # fmt: skip
         path = tmp_path / "lm" / name
         if name == "model.safetensors":
             flip(path)
         else:
             path.write_text(f"{path.read_text() if path.is_file() else ''}\n")
         scored(model, small)
-        assert len(asked) == times, (
-            name
-        )  # and so are new weights and a new tokenizer, but no new card
+        # So are new weights and any new file of the tokenizer, but no new card.
+        assert len(asked) == times, name
 
 
 # ---- which checkpoints can score
