@@ -198,8 +198,9 @@ class HeadlessTrainingArguments(TrainingArguments):
     )
     pool_size: int | None = HfArg(
         default=None,
-        help="With negatives micro_batch: maximum number of predictions that share a pool. Smaller pools make the loss "
-        "cheaper. Default: all predictions of a forward pass.",
+        help="Number of targets in a pool. A forward pass with fewer is topped up with the targets "
+        "of the most recent steps; one with more is split into equal pools (negatives micro_batch). "
+        "Default: the targets of the forward pass, the step or the world alone, as in the paper.",
     )
     sampled_negatives: int | None = HfArg(
         default=None,

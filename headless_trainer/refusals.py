@@ -195,11 +195,6 @@ PRETRAINING = (
         ),
     ),
     Refusal(
-        "pool_size",
-        f"negatives is not 'micro_batch', so the targets of several forwards form one pool: {OF_TWO}",
-        lambda a: a.negatives != "micro_batch",
-    ),
-    Refusal(
         "head_bias",
         "only objective 'vanilla' starts a head: " + OF_TWO,
         lambda a: a.objective != "vanilla",

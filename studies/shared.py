@@ -63,7 +63,8 @@ INGREDIENTS = {
         "prior",
     ],  # for vanilla decoders; vanilla encoders have their own bias
     "Muon": ["--muon_learning_rate", "2x"],
-    "pools of 2048": ["--pool_size", "2048"],
+    **{f"pools of {size}": ["--pool_size", f"{size}"] for size in (2048, 16256, 32512, 65024)},
+    "drawn by frequency": ["--trainer", "studies.pool_sources:DrawnByFrequency"],
     **{
         f"counts ^ {a}": ["--trainer", "studies.counts:Power" + a.replace(".", "")]
         for a in ("0", "0.5", "1.5", "2")

@@ -10,10 +10,14 @@ import torch
 from torch import Tensor
 
 
+def generator_of_step(seed: int, step: int) -> torch.Generator:
+    """Return a generator of random numbers that are the same on every process and on resume."""
+    return torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
+
+
 def draw_uniform(amount: int, vocab_size: int, seed: int, step: int) -> Tensor:
-    """Draw ``(amount,)`` more candidates for a step, uniformly with replacement, the same on every process and resume."""
-    generator = torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
-    return torch.randint(vocab_size, (amount,), generator=generator)
+    """Draw ``(amount,)`` more candidates for a step, uniformly with replacement."""
+    return torch.randint(vocab_size, (amount,), generator=generator_of_step(seed, step))
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,8 @@ class NegativePool:
     Attributes:
         ids: ``(U,)`` int64, sorted, each token once.
         counts: ``(U,)`` int64, occurrences of each token, at least 1.
-        targets: number of occurrences that are targets; the rest was drawn.
+        targets: number of occurrences that are targets, of this step or earlier ones; the rest was
+            drawn.
     """
 
     ids: Tensor
@@ -60,11 +65,24 @@ class NegativePool:
         return self.ids.numel()
 
     def with_drawn(self, ids: Tensor | None) -> "NegativePool":
-        """Return this pool with ``(M,)`` more candidates, repeats counted."""
+        """Return this pool with ``(M,)`` more candidates that are no targets, repeats counted."""
         if ids is None:
             return self
+        return replace(self._with(ids), targets=self.targets)
+
+    def with_targets(self, ids: Tensor) -> "NegativePool":
+        """Return this pool with ``(M,)`` targets of other steps, repeats counted."""
+        if not len(ids):
+            return self
+        return replace(self._with(ids), targets=self.targets + len(ids))
+
+    def _with(self, ids: Tensor) -> "NegativePool":
         counts = torch.cat([self.counts, torch.ones_like(ids)])
-        return replace(self.merged(torch.cat([self.ids, ids]), counts), targets=self.targets)
+        return self.merged(torch.cat([self.ids, ids]), counts)
+
+    def occurrences(self) -> Tensor:
+        """Return every occurrence of every token, ``(size,)`` int64, sorted."""
+        return self.ids.repeat_interleave(self.counts)
 
     @property
     def size(self) -> int:
@@ -86,3 +104,36 @@ class NegativePool:
                 "Build the pool from every target of the batches it serves."
             )
         return index
+
+
+class RecentTargets:
+    """The targets of the most recent steps, which top up the pools of the coming one.
+
+    Only ids are kept: their vectors are looked up anew in each step, so they are never stale.
+
+    Args:
+        capacity: most targets to keep.
+
+    Attributes:
+        ids: ``(H,)`` int64, H up to ``capacity``, the oldest first.
+    """
+
+    def __init__(self, capacity: int):
+        self.capacity = capacity
+        self.ids = torch.empty(0, dtype=torch.long)
+
+    def newest(self, amount: int) -> Tensor:
+        """Return the newest ``amount`` targets, or all if there are fewer."""
+        first = max(0, len(self.ids) - amount)
+        return self.ids[first:]
+
+    def add(self, targets: NegativePool, generator: torch.Generator) -> None:
+        """Add the targets of a step, and drop the oldest ones beyond the capacity.
+
+        They are shuffled, from an order that depends on the tokens alone. So the targets of a step
+        that is dropped in part are a fair sample of it, and the same however its rows were divided
+        into micro-batches and processes.
+        """
+        ids = targets.occurrences()
+        shuffled = ids[torch.randperm(len(ids), generator=generator)]
+        self.ids = torch.cat([self.ids, shuffled])[-self.capacity :]

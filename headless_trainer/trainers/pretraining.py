@@ -55,14 +55,13 @@ from . import resume, saving
 from .data_loading import HeldOutBatches, Passes, own_loader
 from .evaluation import Evaluation, generators_set_aside
 from .finite import FiniteCheck, check_precision
+from .pools import CandidatePools, Shares
 from .roles import EmbeddingRoles
 from .sparse_rows import SparseRows, check_optimizer
 from .step import (
     CARRIED,
     EVALUATION_SEED,
-    CandidatePools,
     MicroBatch,
-    Shares,
     Step,
     TargetMaker,
     draw_step,
@@ -223,7 +222,7 @@ class PretrainingTrainer(Trainer):
 
     def candidates_of_step(self, targets: list[Tensor]) -> Shares:
         """Return pools and divisor of each micro-batch of a step (see `MicroBatch`), from the ``(K,)`` target ids of each."""
-        return self.pools(targets, self.state.global_step)
+        return self.pools(targets, self.state.global_step, remember=self.is_in_train)
 
     def log_step(self, step: Step) -> None:
         """Add the figures of the coming step to `window`: here the sizes of its pools."""
@@ -575,6 +574,7 @@ class PretrainingTrainer(Trainer):
         """Restore a checkpoint's totals and position in the data; return True if nothing is left to train."""
         resume.check_resume(self, checkpoint)
         resume.load_totals(self, checkpoint)
+        self.pools.load(checkpoint)
         state = resume.read_state(checkpoint)
         if not resume.is_finished(self.args, state):
             return False

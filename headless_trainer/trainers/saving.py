@@ -37,6 +37,7 @@ def checkpoint(trainer) -> Iterator[None]:
             trainer.checkpoint_aside = None
         if trainer.stream is not None:
             trainer.stream.save(aside.folder)
+        trainer.pools.save(aside.folder)
         if state.best_global_step == state.global_step:
             # The parent recorded the temporary folder as the best checkpoint.
             state.best_model_checkpoint = str(aside.final)

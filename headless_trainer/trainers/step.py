@@ -5,17 +5,17 @@ prepares their losses on the host:
 
 1. `TargetMaker` turns a batch of the collator into inputs and aligned labels, by masking or shifting;
 2. `predictions` finds the positions and tokens of the labels;
-3. `CandidatePools` chooses the tokens that each prediction is scored against, and the divisor of its loss (headless);
+3. `CandidatePools`, in pools.py, chooses the tokens that each prediction is scored against, and the
+   divisor of its loss;
 4. `MicroBatch` holds the result, which travels to the device inside its batch under the name `CARRIED`.
 
 For each micro-batch `Trainer.training_step` then calls ``compute_loss``, which takes the `MicroBatch` out of the batch.
 
 Letters used in shapes: B rows, T tokens in a row, K predicted positions, N those of them that one pool serves, U distinct
-candidates, L ids whose vectors are looked up, M drawn candidates.
+candidates, L ids whose vectors are looked up
 """
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,7 @@ from torch import Tensor
 
 from ..arguments import HeadlessTrainingArguments
 from ..objective.masking import IGNORE_INDEX, MaskingRule, content_seeds, mask_tokens, next_tokens
-from ..objective.negatives import NegativePool, draw_uniform
-from ..runtime.processes import HostExchange
+from ..objective.negatives import NegativePool
 from .isolation import DocumentIsolation, sent
 
 # A batch carries its `MicroBatch` under this name, which no column of a dataset has.
@@ -36,8 +35,6 @@ TOKEN_COLUMNS = ("labels", "special_tokens_mask")
 EVALUATION_SEED = 42
 # This many given mlm labels are refused if all equal their inputs: BERT's rule leaves only a tenth unchanged.
 UNCHANGED_LABELS = 256
-# The pools of each micro-batch, which share its predictions in equal parts, and the divisor of its summed loss.
-Shares = Sequence[tuple[tuple[NegativePool, ...], Tensor | float]]
 
 
 def draw_step(trainer, batches: list[dict[str, Tensor]]) -> "Step":
@@ -153,48 +150,6 @@ def predictions(labels: Tensor) -> tuple[Tensor, Tensor]:
     labels = labels.flatten()
     predicted = (labels != IGNORE_INDEX).nonzero()[:, 0]
     return predicted, labels[predicted].long()
-
-
-class CandidatePools:
-    """Finds the candidates of each prediction of a step, and the divisor that turns summed losses into the step's loss."""
-
-    def __init__(
-        self,
-        args: HeadlessTrainingArguments,
-        vocab_size: int,
-        host: HostExchange,
-        log: Callable[[str, float], None],
-    ):
-        self.args, self.vocab_size, self.host, self.log = args, vocab_size, host, log
-
-    def __call__(self, targets: list[Tensor], step: int) -> Shares:
-        args, drawn = self.args, None
-        if args.sampled_negatives:
-            drawn = draw_uniform(args.sampled_negatives, self.vocab_size, args.seed, step)
-        if args.negatives == "micro_batch":
-            # The mean over the step of each micro-batch's own mean, as in the paper.
-            return [
-                (self._own_pools(ids, drawn), max(1, ids.numel()) * len(targets)) for ids in targets
-            ]
-        pool, divisor = NegativePool.from_targets(targets), sum(ids.numel() for ids in targets)
-        if args.negatives == "world" and args.world_size > 1:
-            # Distinct ids and their counts, 16 bytes per token: every process already has their vectors.
-            everyone, received = self.host.gather(
-                torch.stack([pool.ids, pool.counts], dim=1)
-            )  # (U, 2) of each
-            self.log("pool_exchange_bytes", received)
-            pool = NegativePool.merged(*everyone.unbind(dim=1))
-            # Gradients will be averaged over processes, so each divides its sum by its share of all predictions.
-            divisor = pool.size / args.world_size
-        return [((pool.with_drawn(drawn),), divisor or 1)] * len(targets)
-
-    def _own_pools(self, target_ids: Tensor, drawn: Tensor | None) -> tuple[NegativePool, ...]:
-        """Make the fewest pools for a micro-batch such that none exceeds ``pool_size`` targets."""
-        parts = math.ceil(target_ids.numel() / self.args.pool_size) if self.args.pool_size else 1
-        return tuple(
-            NegativePool.from_targets(ids).with_drawn(drawn)
-            for ids in target_ids.tensor_split(max(1, parts))
-        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from ..objective.losses import vocabulary_cross_entropy
 from ..objective.negatives import NegativePool
 from ..objective.prior import candidate_log_prior
 from .evaluation import vocabulary_scores
+from .pools import Shares
 from .pretraining import PretrainingTrainer
-from .step import Shares
 
 
 class VanillaTrainer(PretrainingTrainer):

@@ -1,0 +1,125 @@
+"""Which tokens a prediction is scored against: the candidates of a step.
+
+Everything here runs on the host, with token ids and counts alone.
+
+Letters used in shapes: K predicted positions, U distinct tokens, H targets of earlier steps.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ..arguments import HeadlessTrainingArguments
+from ..objective.negatives import NegativePool, RecentTargets, draw_uniform, generator_of_step
+from ..runtime.processes import HostExchange
+
+# The pools of each micro-batch, which share its predictions in equal parts, and the divisor of its
+# summed loss.
+Shares = Sequence[tuple[tuple[NegativePool, ...], Tensor | float]]
+
+RECENT_NAME = "recent_targets_{}.safetensors"  # in a checkpoint, for each process
+
+
+class CandidatePools:
+    """Finds the candidates of each prediction of a step, and the divisor of its summed loss.
+
+    Attributes:
+        recent: targets of earlier steps: with ``negatives="world"`` those of all processes, otherwise
+            those of this one.
+    """
+
+    def __init__(
+        self,
+        args: HeadlessTrainingArguments,
+        vocab_size: int,
+        host: HostExchange,
+        log: Callable[[str, float], None],
+    ):
+        self.args = args
+        self.vocab_size = vocab_size
+        self.host = host
+        self.log = log
+        self.recent = RecentTargets(args.pool_size or 0)
+
+    def __call__(self, targets: list[Tensor], step: int, remember: bool) -> Shares:
+        """Return pools and divisor of each micro-batch of a step.
+
+        Args:
+            targets: ``(K,)`` int64 target ids of each micro-batch on this process.
+            step: number of the optimizer step.
+            remember: whether the targets may top up the pools of later steps: true in training.
+        """
+        drawn = None
+        if self.args.sampled_negatives:
+            amount = self.args.sampled_negatives
+            drawn = draw_uniform(amount, self.vocab_size, self.args.seed, step)
+        if self.args.negatives == "micro_batch":
+            # The mean over the step of each micro-batch's own mean, as in the paper.
+            shares = [
+                (self._pools_of_forward(ids, drawn), max(1, ids.numel()) * len(targets))
+                for ids in targets
+            ]
+            if remember and self.args.pool_size:
+                self._remember(NegativePool.from_targets(targets), step)
+            return shares
+
+        of_step = NegativePool.from_targets(targets)
+        divisor = of_step.targets
+        if self.args.negatives == "world" and self.args.world_size > 1:
+            of_step = self._over_processes(of_step)
+            # Gradients will be averaged over processes, so each divides its sum by its share of
+            # all predictions.
+            divisor = of_step.targets / self.args.world_size
+        pool = self._topped_up(of_step).with_drawn(drawn)
+        if remember and self.args.pool_size:
+            self._remember(of_step, step)
+        return [((pool,), divisor or 1)] * len(targets)
+
+    def _remember(self, targets: NegativePool, step: int) -> None:
+        self.recent.add(targets, generator_of_step(self.args.seed, step))
+
+    def _over_processes(self, pool: NegativePool) -> NegativePool:
+        """Merge the pools of all processes: every process already has the vectors of their ids."""
+        ids_and_counts = torch.stack([pool.ids, pool.counts], dim=1)  # (U, 2), 16 bytes per token
+        everyone, received = self.host.gather(ids_and_counts)
+        self.log("pool_exchange_bytes", received)
+        return NegativePool.merged(*everyone.unbind(dim=1))
+
+    def _pools_of_forward(
+        self, target_ids: Tensor, drawn: Tensor | None
+    ) -> tuple[NegativePool, ...]:
+        """Split the ``(K,)`` targets of a forward into as few pools as hold them, or top them up."""
+        limit = self.args.pool_size
+        parts = 1 if limit is None else math.ceil(target_ids.numel() / limit)
+        if parts > 1:
+            pools = [NegativePool.from_targets(ids) for ids in target_ids.tensor_split(parts)]
+        else:
+            pools = [self._topped_up(NegativePool.from_targets(target_ids))]
+        return tuple(pool.with_drawn(drawn) for pool in pools)
+
+    def _topped_up(self, pool: NegativePool) -> NegativePool:
+        """Add targets of earlier steps until the pool holds ``pool_size`` of them."""
+        missing = (self.args.pool_size or 0) - pool.targets
+        if missing <= 0:
+            return pool
+        return pool.with_targets(self.recent.newest(missing))
+
+    # Checkpoints ----------------------------------------------------------------------------
+
+    def save(self, checkpoint: Path) -> None:
+        """Write what this process needs to resume into a checkpoint."""
+        if not self.args.pool_size:
+            return
+        checkpoint.mkdir(parents=True, exist_ok=True)  # this process may be quicker than the first
+        path = checkpoint / RECENT_NAME.format(self.args.process_index)
+        save_file({"ids": self.recent.ids.contiguous()}, path)
+
+    def load(self, checkpoint: str) -> None:
+        """Resume from a checkpoint; one of a run without ``pool_size`` holds no earlier targets."""
+        path = Path(checkpoint, RECENT_NAME.format(self.args.process_index))
+        if path.is_file() and self.args.pool_size:
+            self.recent.ids = load_file(path)["ids"][-self.args.pool_size :]
