@@ -458,7 +458,10 @@ def test_settings_are_put_into_words(tmp_path, clm_tokenizer):
     trainer.save_model()
     text = text_of(tmp_path / "run")
     drawn = "1,000 tokens drawn in each step from the vocabulary.\n"
-    assert f"of the same forward pass, in groups of at most 6 predictions, and {drawn}" in text
+    assert (
+        f"of the same forward pass, in pools of 6 targets, topped up with those of the most recent steps, and {drawn}"
+        in text
+    )
     assert (
         "\nDocuments in one row do not attend to each other.\n" in text
         and "| adam_beta2 | 0.98 |\n" in text

@@ -106,7 +106,7 @@ REFUSED = {
         {"remove_unused_columns": True}, {"include_num_input_tokens_seen": "non_padding"},
         {"load_best_model_at_end": True, "save_strategy": "no", "metric_for_best_model": "loss"}, {"do_predict": True},
         {"parallelism_config": PARALLEL},
-        {"pool_size": 8, "negatives": "step"}, {"head_bias": "prior"}, {"mlm_probability": 0.3, "task": "clm"},
+        {"head_bias": "prior"}, {"mlm_probability": 0.3, "task": "clm"},
         {"head_bias": "prior", "objective": "vanilla", "fsdp": True},
         {"sparse_embedding_updates": True, "optim": "sgd"},
         {"sparse_embedding_updates": True, "optim": "adafactor"}, {"sparse_embedding_updates": True, "fsdp": True},

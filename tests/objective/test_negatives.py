@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headless_trainer.objective.negatives import NegativePool
+from headless_trainer.objective.negatives import NegativePool, RecentTargets
 
 EMPTY = torch.empty(0, dtype=torch.long)
 
@@ -48,3 +48,36 @@ def test_an_empty_pool(targets):
     assert pool.index_of(EMPTY).shape == (0,)
     with pytest.raises(ValueError, match="target token 3 is not in the pool of 0 tokens"):
         pool.index_of(torch.tensor([3]))
+
+
+def test_a_pool_with_targets_of_other_steps():
+    pool = NegativePool.from_targets(torch.tensor([7, 2, 7]))
+    larger = pool.with_targets(torch.tensor([9, 7, 9]))
+    assert larger.ids.tolist() == [2, 7, 9]
+    assert larger.counts.tolist() == [1, 3, 2]
+    assert (larger.targets, larger.size) == (6, 6)
+    assert larger.occurrences().tolist() == [2, 7, 7, 7, 9, 9]
+    assert pool.with_targets(EMPTY) is pool
+
+
+def test_recent_targets_are_the_newest_and_the_oldest_are_dropped():
+    recent = RecentTargets(capacity=5)
+    assert recent.newest(3).tolist() == []
+    recent.add(NegativePool.from_targets(torch.tensor([1, 1, 1])), torch.Generator().manual_seed(0))
+    recent.add(NegativePool.from_targets(torch.tensor([2, 2])), torch.Generator().manual_seed(0))
+    assert recent.ids.tolist() == [1, 1, 1, 2, 2]
+    recent.add(NegativePool.from_targets(torch.tensor([3])), torch.Generator().manual_seed(0))
+    assert recent.ids.tolist() == [1, 1, 2, 2, 3]
+    assert recent.newest(3).tolist() == [2, 2, 3]
+    assert recent.newest(0).tolist() == []
+    assert recent.newest(9).tolist() == [1, 1, 2, 2, 3]
+
+
+def test_recent_targets_do_not_depend_on_the_order_of_the_rows():
+    kept = []
+    for targets in (torch.tensor([5, 3, 8, 3, 1, 9, 4]), torch.tensor([9, 4, 3, 5, 1, 3, 8])):
+        recent = RecentTargets(capacity=4)
+        recent.add(NegativePool.from_targets(targets), torch.Generator().manual_seed(0))
+        kept.append(recent.ids.tolist())
+    assert kept[0] == kept[1] and len(kept[0]) == 4
+    assert kept[0] != sorted(kept[0])  # the largest ids, or the smallest, would be no fair sample

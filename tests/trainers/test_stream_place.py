@@ -52,9 +52,11 @@ def logs_of(run) -> dict[int, tuple]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "workers"), [("clm", 2), ("mlm", 0)])
-def test_resumed_equals_never_stopped(tmp_path, text_lines, task, workers):
-    settings = {"dataloader_num_workers": workers, "negatives": "step"}
+@pytest.mark.parametrize(
+    ("task", "workers", "pool_size"), [("clm", 2, None), ("mlm", 0, None), ("clm", 0, 300)]
+)
+def test_resumed_equals_never_stopped(tmp_path, text_lines, task, workers, pool_size):
+    settings = {"dataloader_num_workers": workers, "negatives": "step", "pool_size": pool_size}
     whole = trainer(tmp_path / "whole", text_lines, task, **settings)
     whole.train()
     passes = []

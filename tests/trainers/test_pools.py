@@ -1,4 +1,4 @@
-"""Pools that are smaller than a forward's targets, and negatives that are drawn besides them."""
+"""Pools smaller and larger than the targets of a forward, and negatives drawn besides them."""
 
 import pytest
 import torch
@@ -15,8 +15,9 @@ from builders import (
 from transformers import AutoModel
 
 from headless_trainer import NegativePool, attach_lm_head, load_token_counts
+from headless_trainer.models.candidate_head import untie
 from headless_trainer.objective.losses import cwt_loss
-from headless_trainer.objective.negatives import draw_uniform
+from headless_trainer.objective.negatives import draw_uniform, generator_of_step
 from headless_trainer.objective.prior import candidate_log_prior, log_prior
 
 ROWS = token_rows(Tokenizer(), 8, lengths=(10,))
@@ -193,3 +194,135 @@ def test_each_step_draws_anew(tmp_path):
             draw_uniform(20, VOCAB, run.args.seed, step)
         )
         assert torch.equal(pool.ids, want.ids) and torch.equal(pool.counts, want.counts)
+
+
+def topped_up_step(run, batches: list[list[dict]], earlier: torch.Tensor):
+    """Loss and gradients, by position, of a step whose ``batches`` share a pool with ``earlier``."""
+    model = trunk().double()
+    embedding = model.get_input_embeddings().weight
+    losses = []
+    for batch in batches:
+        ids = torch.stack([row["input_ids"] for row in batch])
+        hidden = model(input_ids=ids).last_hidden_state[:, :-1].reshape(-1, 16)
+        targets = ids[:, 1:].reshape(-1)
+        candidates = embedding[torch.cat([targets, earlier])]
+        for vector, target in zip(hidden, targets, strict=True):
+            losses.append((candidates @ vector).logsumexp(0) - vector @ embedding[target])
+    loss = torch.stack(losses).mean()
+    loss.backward()
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return loss.item(), gradients
+
+
+class SecondGradients(Gradients):
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        if state.global_step == 1:
+            super().on_pre_optimizer_step(args, state, control, **kwargs)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(
+    ("pool_size", "earlier"), [(36, 0), (37, 1), (50, 14), (72, 36), (900, 36)]
+)
+def test_a_small_batch_is_topped_up_with_the_targets_of_the_step_before(
+    tmp_path, pool_size, earlier, sparse
+):
+    gradients = SecondGradients()
+    run = trainer(
+        tmp_path, [gradients], model=trunk().double(), max_steps=2, pool_size=pool_size,
+        learning_rate=0.0, sparse_embedding_updates=sparse,
+    )  # fmt: skip
+    run.train()
+    # What the first step left: its targets, in another order.
+    first = torch.stack([row["input_ids"] for row in ROWS[:4]])[:, 1:].flatten()
+    shuffled = first.sort().values[torch.randperm(36, generator=generator_of_step(42, 0))]
+    loss, expected = topped_up_step(run, [ROWS[4:]], shuffled[36 - earlier :])
+    logs = run.state.log_history[1]
+    assert logs["pool_size"] == 36 + earlier
+    assert logs["loss"] == pytest.approx(loss, rel=1e-6)
+    pool = torch.cat(
+        [
+            torch.stack([row["input_ids"] for row in ROWS[4:]])[:, 1:].flatten(),
+            shuffled[36 - earlier :],
+        ]
+    )
+    assert logs["pool_tokens"] == len(pool.unique())
+    targets = pool[:36]
+    floor = (pool == targets[:, None]).sum(1).double().log().mean().item()
+    assert logs["loss_floor"] == pytest.approx(floor, rel=1e-6)
+    assert_gradients(gradients.kept, expected, 1e-9)
+
+
+def test_targets_of_the_same_step_do_not_top_up_each_other(tmp_path):
+    run = trainer(
+        tmp_path, max_steps=2, pool_size=90, per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+    )  # fmt: skip
+    run.train()
+    sizes = [logs["pool_size"] for logs in run.state.log_history if "pool_size" in logs]
+    assert sizes == [18, 18 + 36]
+
+
+@pytest.mark.parametrize("pool_size", [50, 100])
+def test_an_accumulated_step_has_the_pool_of_one_batch(tmp_path, pool_size):
+    settings = {"negatives": "step", "pool_size": pool_size, "max_steps": 4}
+    whole = trainer(tmp_path / "whole", model=trunk().double(), **settings)
+    parts = trainer(
+        tmp_path / "parts", model=trunk().double(), per_device_train_batch_size=1,
+        gradient_accumulation_steps=4, **settings,
+    )  # fmt: skip
+    for run in (whole, parts):
+        run.train()
+    names = ("loss", "pool_size", "pool_tokens", "loss_floor")
+    histories = [
+        [[logs[name] for name in names] for logs in run.state.log_history if "loss" in logs]
+        for run in (whole, parts)
+    ]
+    assert histories[1] == pytest.approx(torch.tensor(histories[0]).double(), rel=1e-6)
+    assert histories[0][-1][1] == pool_size
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"sparse_embedding_updates": True}, {"negatives": "step", "gradient_accumulation_steps": 2},
+    {"sampled_negatives": 5},
+])  # fmt: skip
+def test_a_resumed_run_tops_up_with_the_targets_of_before(tmp_path, settings):
+    settings = {
+        "pool_size": 90, "max_steps": 5, "save_strategy": "steps", "save_steps": 3,
+    } | settings  # fmt: skip
+    whole, resumed = assert_resumes(lambda folder: trainer(folder, **settings), tmp_path, 3)
+    assert whole.state.log_history[3]["pool_size"] == 90 + settings.get("sampled_negatives", 0)
+    assert torch.equal(whole.pools.recent.ids, resumed.pools.recent.ids)
+
+
+def test_a_candidate_matrix_is_topped_up(tmp_path):
+    model = tiny_model("clm", positions=16)
+    untie(model)
+    run = trainer(tmp_path, model=model, max_steps=2, pool_size=72)
+    run.train()
+    assert run.state.log_history[1]["pool_size"] == 72
+
+
+def test_a_loss_outside_training_is_not_remembered(tmp_path):
+    run = trainer(tmp_path, pool_size=72, max_steps=1)
+    batch = run.data_collator(ROWS[:4])
+    run.compute_loss(run.model, batch)
+    assert run.pools.recent.ids.tolist() == []
+    run.train()
+    assert len(run.pools.recent.ids) == 36
+
+
+def test_sampled_softmax_expects_the_targets_that_top_up(tmp_path):
+    """The weight of a candidate is its count over its expected count among all 72 targets."""
+    counts = torch.arange(1, VOCAB + 1)
+    run = make_trainer(
+        tmp_path, tiny_model("clm", objective="sampled_softmax", positions=16), ROWS,
+        {"objective": "sampled_softmax", "task": "clm", "per_device_train_batch_size": 4,
+         "max_steps": 1, "pool_size": 72, "sampled_negatives": 0, "save_strategy": "no",
+         "train_sampling_strategy": "sequential"},
+        processing_class=Tokenizer(), token_counts=counts,
+    )  # fmt: skip
+    run.train()
+    targets = torch.stack([row["input_ids"] for row in ROWS[4:]])[:, 1:].flatten()
+    (((pool,), _),) = run.candidates_of_step([targets])
+    assert (pool.targets, pool.size) == (72, 72)
