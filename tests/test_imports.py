@@ -30,7 +30,7 @@ ALLOWED = {
     "refusals": {"measures", "runtime"},
     "hub": {"runtime"},
     "arguments": {"command_line", "measures", "objective", "runtime", "refusals", "hub"},
-    "corpus": {"runtime", "arguments"},
+    "corpus": {"objective", "runtime", "arguments"},
     "models": {"objective", "runtime", "arguments", "corpus"},
     "cards": {"measures", "tables", "runtime", "arguments", "models"},
     "trainers": {

@@ -1,76 +1,159 @@
 """Stack rows of token ids into batches."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from ..objective.masking import IGNORE_INDEX, LEARNED_MASKS
+
+# Columns with one value per token, and the values that pad them.
+PADDING = {
+    "input_ids": 0,  # without a tokenizer
+    "attention_mask": 0,
+    "token_type_ids": 0,
+    "special_tokens_mask": 1,
+    "position_ids": 0,
+    "labels": IGNORE_INDEX,
+    **dict.fromkeys(LEARNED_MASKS, 0),
+}
+# Other columns that tokenizers add for each token. They do not concern the targets.
+DROPPED = ("offset_mapping", "word_ids", "sequence_ids", "tokens")
+
 
 class WithoutTexts:
-    """Wraps a user's collator, and removes the text columns that ``dataset.map(tokenize)`` leaves beside the ids."""
+    """Wraps a user's collator, and removes the texts of its rows.
+
+    ``dataset.map(tokenize)`` leaves them beside the ids.
+    """
 
     def __init__(self, collate: Callable[[list[dict]], dict]):
         self.collate = collate
 
     def __call__(self, rows: list) -> dict:
-        def kept(row: dict) -> dict:
-            return {
-                name: value for name, value in row.items() if not isinstance(value, (str, dict))
-            }
+        return self.collate([_without_texts(row) for row in rows])
 
-        return self.collate([kept(row) if "input_ids" in row else row for row in rows])
+
+def _without_texts(row: Any) -> Any:
+    if "input_ids" not in row:
+        return row
+    return {name: value for name, value in row.items() if not isinstance(value, (str, dict))}
 
 
 class PaddingCollator:
     """Stacks rows into a batch, and pads shorter ones on the right.
 
-    Packed rows have equal lengths and need no attention mask; attention without one is faster. ``input_ids`` are padded with
-    the tokenizer's pad token, or 0 without one.
+    Packed rows have equal lengths and need no attention mask; attention without one is faster.
+    ``input_ids`` are padded with the tokenizer's pad token, or 0 without one.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None):
-        # Columns with one value per token, and their padding values. Other columns are dropped.
-        self.fill = {
-            "input_ids": getattr(tokenizer, "pad_token_id", None) or 0,
-            "attention_mask": 0,
-        }
-        self.fill |= {
-            "token_type_ids": 0,
-            "special_tokens_mask": 1,
-            "position_ids": 0,
-            "labels": -100,
-        }
+        self.padding = PADDING | {"input_ids": getattr(tokenizer, "pad_token_id", None) or 0}
+        self._judged: set[str] = set()  # names of columns that no batch reads, each judged once
 
     def __call__(self, rows: list[dict]) -> dict[str, torch.Tensor]:
-        """Return the per-token columns that all rows share, int64 ``(B, T)``, where T is the length of the longest row.
+        """Return the columns of `PADDING` that the rows have, int64 ``(B, T)``.
 
-        "attention_mask" is included if rows differ in length or have one.
+        T is the length of the longest row. "attention_mask" is included if rows differ in length
+        or have one. Other columns are dropped.
+
+        Raises:
+            ValueError: if a column is missing in some rows or has another length than
+                ``input_ids``, if its values are not integers (0 and 1 in `LEARNED_MASKS`), or if a
+                column that would be dropped has a number for each token.
         """
-        columns = [name for name in self.fill if all(name in row for row in rows)]
-        if "input_ids" not in columns:
-            raise ValueError(
-                f"Every row needs the column 'input_ids', got the columns {sorted(rows[0])}."
-            )
+        columns = self._columns(rows)
         lengths = np.array([len(row["input_ids"]) for row in rows])
         if lengths.min() == 0:
             raise ValueError(
-                f"Row {lengths.argmin()} of the batch has no tokens. Drop empty rows from the dataset."
+                f"Row {lengths.argmin()} of the batch has no tokens. Drop empty rows from the "
+                "dataset."
             )
-        batch = {}
-        for name in columns:
-            padded = np.full((len(rows), lengths.max()), self.fill[name], dtype=np.int64)  # (B, T)
-            for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-                value = np.asarray(row[name])
-                if value.shape != (length,):
-                    given = f"{len(value)} values" if value.ndim else f"the one value {value}"
-                    raise ValueError(
-                        f"Column {name!r} of row {i} has {given} for {length} tokens: remove the column."
-                    )
-                padded[i, :length] = value
-            batch[name] = torch.from_numpy(padded)
+        self._refuse_unread(rows, lengths)
+        batch = {name: self._padded(name, rows, lengths) for name in columns}
         if lengths.min() < lengths.max() and "attention_mask" not in batch:
-            batch["attention_mask"] = torch.from_numpy(
-                (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
-            )
+            is_token = np.arange(lengths.max()) < lengths[:, None]  # (B, T)
+            batch["attention_mask"] = torch.from_numpy(is_token.astype(np.int64))
         return batch
+
+    def _columns(self, rows: list[dict]) -> list[str]:
+        """Return the columns of a batch; refuse one that only some of its rows have."""
+        columns = []
+        for name in self.padding:
+            lacking = [number for number, row in enumerate(rows) if name not in row]
+            if not lacking:
+                columns.append(name)
+            elif name == "input_ids":
+                raise ValueError(
+                    "Every row needs the column 'input_ids', got the columns "
+                    f"{sorted(rows[lacking[0]])}."
+                )
+            elif len(lacking) < len(rows):
+                raise ValueError(
+                    f"Row {lacking[0]} of the batch lacks the column {name!r}, which other rows "
+                    "have: give it to every row, or to none."
+                )
+        return columns
+
+    def _padded(self, name: str, rows: list[dict], lengths: np.ndarray) -> torch.Tensor:
+        padded = np.full((len(rows), lengths.max()), self.padding[name], dtype=np.int64)  # (B, T)
+        for number, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+            values = np.asarray(row[name])
+            if values.shape != (length,):
+                count = f"{len(values)} values" if values.ndim else f"the one value {values}"
+                raise ValueError(
+                    f"Column {name!r} of row {number} has {count} for {length} tokens: remove the "
+                    "column."
+                )
+            _check_numbers(name, number, values)
+            padded[number, :length] = values
+        return torch.from_numpy(padded)
+
+    def _refuse_unread(self, rows: list[dict], lengths: np.ndarray) -> None:
+        """Refuse a column that has a number for each token but is not read.
+
+        It may say what is to be learned. The first batch with a column decides, since a list with
+        another meaning may later have as many entries by chance.
+        """
+        for name in rows[0].keys() - self.padding.keys() - self._judged:
+            self._judged.add(name)
+            if name in DROPPED:
+                continue
+            if all(
+                _counts_tokens(row.get(name), length)
+                for row, length in zip(rows, lengths, strict=True)
+            ):
+                raise ValueError(
+                    f"Column {name!r} has a number for each token but is not read: drop it, or, if "
+                    "its zeros mark tokens that are not to be learned, rename it to "
+                    f"{LEARNED_MASKS[0]!r}."
+                )
+
+
+def _check_numbers(name: str, number: int, values: np.ndarray) -> None:
+    """Refuse values that integers cannot hold, and masks of anything but 0 and 1."""
+    if name in LEARNED_MASKS:
+        fits = np.isin(values, (0, 1))
+        must = "0 (not learned) and 1"
+    elif values.dtype.kind in "bui":
+        return
+    else:
+        fits = values == values.astype(np.int64)
+        must = "integers"
+    if not fits.all():
+        raise ValueError(
+            f"Column {name!r} of row {number} holds {values[~fits][0]!s} but must hold {must}: "
+            "change it, or remove the column."
+        )
+
+
+def _counts_tokens(values: Any, length: int) -> bool:
+    """Return whether values are a list of ``length`` numbers, or of lists of numbers."""
+    if isinstance(values, str) or not hasattr(values, "__len__") or len(values) != length:
+        return False
+    try:
+        return np.asarray(values).dtype.kind in "biuf"
+    except ValueError:  # lists of different lengths
+        return False

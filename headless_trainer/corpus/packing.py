@@ -20,6 +20,7 @@ from datasets import Dataset, IterableDataset
 from datasets.fingerprint import update_fingerprint
 from transformers import PreTrainedTokenizerBase
 
+from ..objective.masking import LEARNED_MASKS
 from ..runtime.signals import with_following_workers
 from .documents import BATCH_BYTES, DOCUMENTS_AT_ONCE, TextStream, batches_by_size
 from .encoding import DocumentEncoder
@@ -33,7 +34,14 @@ _OPEN_ROWS = 64  # rows being filled: enough for about 1 % of padding, few enoug
 _FIRST_ROWS = 1_000  # of a stream, which are searched for unknown tokens
 FEW_UNKNOWN, MOST_UNKNOWN = 0.01, 0.5  # shares of unknown tokens that cause a warning, and an error
 # Columns with one number per token, from which `TargetMaker` finds the targets.
-_TOKEN_COLUMNS = ("input_ids", "labels", "attention_mask", "special_tokens_mask", "position_ids")
+_TOKEN_COLUMNS = (
+    "input_ids",
+    "labels",
+    "attention_mask",
+    "special_tokens_mask",
+    "position_ids",
+    *LEARNED_MASKS,
+)
 
 Batch = tuple[np.ndarray, np.ndarray]
 """Concatenated ids, int32 ``(tokens,)``, and their division: the length of each document, int64 ``(documents,)``, or the start
@@ -330,6 +338,8 @@ def target_counts(
         ids = columns["input_ids"]
         targets = columns.get("labels", ids)
         predicted = targets != -100
+        for name in LEARNED_MASKS:
+            predicted &= columns.get(name, 1) != 0
         if "labels" not in columns:
             predicted &= columns.get("attention_mask", 1) != 0
             if task == "mlm":
@@ -350,20 +360,38 @@ def target_counts(
 
 
 def token_arrays(dataset: Dataset) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
-    """Yield columns of tokens, some rows at a time, ``(tokens,)``, with the rows' starts and the last end, ``(rows + 1,)``."""
-    lists = [name for name in _TOKEN_COLUMNS if hasattr(dataset.features.get(name), "feature")]
-    for table in dataset.select_columns(lists).with_format("arrow").iter(batch_size=8192):
-        columns = {name: table[name].combine_chunks() for name in lists}
-        bounds = np.append(
-            0, pc.list_value_length(columns["input_ids"]).to_numpy(zero_copy_only=False).cumsum()
-        )
-        yield (
-            {
-                name: column.flatten().to_numpy(zero_copy_only=False)
-                for name, column in columns.items()
-            },
-            bounds,
-        )
+    """Yield columns of tokens, some rows at a time.
+
+    Each is ``(tokens,)``. With them come the rows' starts and the last end, ``(rows + 1,)``.
+
+    Raises ValueError if a row's columns differ in length.
+    """
+    names = [name for name in _TOKEN_COLUMNS if hasattr(dataset.features.get(name), "feature")]
+    first = 0  # row of the table
+    for table in dataset.select_columns(names).with_format("arrow").iter(batch_size=8192):
+        columns = {name: table[name].combine_chunks() for name in names}
+        lengths = {name: _list_lengths(column) for name, column in columns.items()}
+        for name, counts in lengths.items():
+            differs = counts != lengths["input_ids"]
+            if differs.any():
+                row = int(differs.argmax())
+                raise ValueError(
+                    f"Column {name!r} of row {first + row} has {counts[row]} values for "
+                    f"{lengths['input_ids'][row]} tokens: remove the column."
+                )
+        bounds = np.append(0, lengths["input_ids"].cumsum())
+        arrays = {
+            name: column.flatten().to_numpy(zero_copy_only=False)
+            for name, column in columns.items()
+        }
+        yield arrays, bounds
+        first += len(table)
+
+
+def _list_lengths(column: pa.Array) -> np.ndarray:
+    """Return the length of each list of a column, 0 for null, ``(rows,)`` int64."""
+    lengths = pc.fill_null(pc.list_value_length(column), 0)
+    return lengths.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def first_rows(dataset: Dataset | IterableDataset, count: int | None) -> Dataset | IterableDataset:

@@ -6,12 +6,15 @@ far its workers have prefetched, so a resumed run would see other masks than an 
 Letters used in shapes: B rows, T tokens in a row.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 IGNORE_INDEX = -100
+# Columns with 0 for each token that is not to be learned, and 1 for others, as TRL writes them.
+LEARNED_MASKS = ("completion_mask", "assistant_masks")
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,25 @@ def next_tokens(
     if position_ids is not None:
         labels[:, :-1].masked_fill_(position_ids[:, 1:] == 0, IGNORE_INDEX)
     return labels
+
+
+def unlearned_tokens(batch: Mapping[str, Tensor]) -> Tensor | None:
+    """Return which tokens of a batch are no targets by its `LEARNED_MASKS`, ``(B, T)`` bool; None if it has no such mask.
+
+    Raises ValueError for a mask of another shape than ``input_ids``, ``(B, T)``.
+    """
+    unlearned = None
+    for name in LEARNED_MASKS:
+        if name not in batch:
+            continue
+        mask = batch[name]
+        if mask.shape != batch["input_ids"].shape:
+            raise ValueError(
+                f"{name} has shape {(*mask.shape,)}, not one number for each token: remove the "
+                f"column {name!r}."
+            )
+        unlearned = (mask == 0) if unlearned is None else unlearned | (mask == 0)
+    return unlearned
 
 
 def document_positions(input_ids: Tensor, end_ids: Tensor) -> Tensor:

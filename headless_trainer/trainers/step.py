@@ -15,6 +15,7 @@ Letters used in shapes: B rows, T tokens in a row, K predicted positions, N thos
 candidates, L ids whose vectors are looked up
 """
 
+import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,14 +24,25 @@ import torch
 from torch import Tensor
 
 from ..arguments import HeadlessTrainingArguments
-from ..objective.masking import IGNORE_INDEX, MaskingRule, content_seeds, mask_tokens, next_tokens
+from ..corpus.collator import PADDING
+from ..objective.masking import (
+    IGNORE_INDEX,
+    LEARNED_MASKS,
+    MaskingRule,
+    content_seeds,
+    mask_tokens,
+    next_tokens,
+    unlearned_tokens,
+)
 from ..objective.negatives import NegativePool
 from .isolation import DocumentIsolation, sent
 
 # A batch carries its `MicroBatch` under this name, which no column of a dataset has.
 CARRIED = "headless_trainer.micro_batch"
 # Columns of a batch that describe its tokens and that not every trunk accepts.
-TOKEN_COLUMNS = ("labels", "special_tokens_mask")
+TOKEN_COLUMNS = ("labels", "special_tokens_mask", *LEARNED_MASKS)
+# Entries of a batch that reach layers through a forward's ``**kwargs``.
+KNOWN_ENTRIES = ("seq_idx",)
 # Every run masks held-out rows alike; otherwise each seed of a comparison would be scored on other targets.
 EVALUATION_SEED = 42
 # This many given mlm labels are refused if all equal their inputs: BERT's rule leaves only a tenth unchanged.
@@ -64,6 +76,7 @@ class TargetMaker:
 
     def __init__(self, task: str, model, tokenizer, args: HeadlessTrainingArguments):
         self.task, self.seed = task, args.seed
+        self._model_takes = tuple(inspect.signature(model.forward).parameters)
         self.rule = _masking_rule(model, tokenizer, args) if task == "mlm" else None
         self.isolation = (
             DocumentIsolation(task, model, tokenizer) if args.isolate_documents else None
@@ -78,9 +91,11 @@ class TargetMaker:
         """Make the inputs of the trunk, and ``labels`` ``(B, T)``: the token that each output must predict, or -100.
 
         Args:
-            batch: ``input_ids`` ``(B, T)`` and anything else from the collator; clm labels are not shifted yet.
-            step: the optimizer step. Masks depend on it, the run's seed and the row's own tokens, so a row gets the same
-                masks anywhere in the step. None draws the masks of evaluation, the same in every run.
+            batch: ``input_ids`` ``(B, T)`` and anything else from the collator; clm labels are not
+                shifted yet. A token with 0 in one of `LEARNED_MASKS` is never a target.
+            step: the optimizer step. Masks depend on it, the run's seed and the row's own tokens,
+                so a row gets the same masks anywhere in the step. None draws the masks of
+                evaluation, the same in every run.
             device: makes the masks between pairs of tokens; the batch's device by default.
         """
         inputs = {name: value for name, value in batch.items() if name not in TOKEN_COLUMNS}
@@ -89,11 +104,15 @@ class TargetMaker:
             raise ValueError(
                 f"labels has shape {(*given.shape,)}, not one for each token: remove the column 'labels'."
             )
+        self._refuse_unread(inputs)
+        unlearned = unlearned_tokens(batch)
         excluded = batch["attention_mask"] == 0 if "attention_mask" in batch else None
         if self.isolation is not None:
             self.isolation.add(inputs, device or input_ids.device)
         if self.task == "clm":
             tokens, excluded = (input_ids, excluded) if given is None else (given, None)
+            if unlearned is not None:
+                tokens = tokens.masked_fill(unlearned, IGNORE_INDEX)
             labels = next_tokens(tokens, excluded, inputs.get("position_ids"))
             if (
                 "position_ids" in inputs
@@ -103,17 +122,33 @@ class TargetMaker:
                 # With it decoders would not keep the documents of a row apart; padding on the right is not read anyway.
                 del inputs["attention_mask"]
         elif given is not None:
-            self._check_given(input_ids, given)
-            labels = given
+            labels = given if unlearned is None else given.masked_fill(unlearned, IGNORE_INDEX)
+            self._check_given(input_ids, labels)
         else:
             if "special_tokens_mask" in batch:
                 special = batch["special_tokens_mask"].bool()
                 excluded = special if excluded is None else excluded | special
+            if unlearned is not None:
+                excluded = unlearned if excluded is None else excluded | unlearned
             seeds = content_seeds(
                 input_ids, (EVALUATION_SEED,) if step is None else (self.seed, step), excluded
             )
             inputs["input_ids"], labels = mask_tokens(input_ids, self.rule, seeds, excluded)
         return inputs | {"labels": labels}
+
+    def _refuse_unread(self, inputs: dict[str, Any]) -> None:
+        """Refuse an entry of a user's collator with a number for each token that the model would not read."""
+        for name, values in inputs.items():
+            if (
+                isinstance(values, Tensor)
+                and values.shape == inputs["input_ids"].shape
+                and name not in (*PADDING, *KNOWN_ENTRIES, *self._model_takes)
+            ):
+                raise ValueError(
+                    f"The batch's entry {name!r} has a number for each token but neither the "
+                    "trainer nor the model reads it: let data_collator leave it out, or, if its "
+                    f"zeros mark tokens that are not to be learned, name it {LEARNED_MASKS[0]!r}."
+                )
 
     def _check_given(self, input_ids: Tensor, labels: Tensor) -> None:
         """Refuse labels that copy the inputs, as scripts for causal models write them: nothing would be masked."""
