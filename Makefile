@@ -12,7 +12,7 @@ PYTEST_OPTIONS := -m pytest -n auto --maxprocesses $(WORKERS)
 PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST_OPTIONS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-gpu test-no-extras test-lowest coverage check format bench
+.PHONY: help demo test test-slow test-gpu test-no-extras test-lowest test-release coverage check format bench
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ test-no-extras: $(VENV)-no-extras/.installed  ## run the quick tests with what i
 
 test-lowest: $(VENV)-lowest/.installed  ## run the quick tests with the lowest direct versions that setup.cfg allows
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python $(PYTEST_OPTIONS)
+
+test-release:  ## build the sdist and the wheel, and run the quick tests with an installed sdist
+	.ci/test_release $(PYTHON) -n auto --maxprocesses $(WORKERS)
 
 check: $(INSTALLED)  ## lint, check the format and the types, build the documentation, report on the style
 	$(BIN)/ruff check .

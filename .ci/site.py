@@ -1,4 +1,4 @@
-"""A hook of mkdocs: README.md, the pages of benchmarks/, studies/ and examples/ and their pictures are part of the site."""
+"""A hook of mkdocs: pages outside of docs/, and their pictures, are part of the site."""
 
 from pathlib import Path
 
@@ -7,21 +7,22 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parents[1]
 PATTERNS = (
     "CONTRIBUTING.md",
+    "CHANGELOG.md",
     "CITATION.cff",
     "studies/*.md",
     "studies/results/*/results.*",
     "benchmarks/results/*/results.*",
     "examples/items/**/*.md",
 )
+SUFFIXES = (".md", ".png", ".json", ".cff")
 
 
 def on_files(files, config):
     outside = {"index.md": ROOT / "README.md"}
     for pattern in PATTERNS:
-        found = (
-            path for path in ROOT.glob(pattern) if path.suffix in (".md", ".png", ".json", ".cff")
-        )
-        outside |= {path.relative_to(ROOT).as_posix(): path for path in found}
+        for path in ROOT.glob(pattern):
+            if path.suffix in SUFFIXES:
+                outside[path.relative_to(ROOT).as_posix()] = path
     for name, path in outside.items():
         files.append(File.generated(config, name, abs_src_path=str(path)))
     return files

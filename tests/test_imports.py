@@ -12,7 +12,7 @@ import pytest
 import headless_trainer
 
 ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "headless_trainer"
+PACKAGE = Path(headless_trainer.__file__).parent  # which may be installed
 # Dotted names below the package, its sub-packages' own empty modules left out.
 MODULES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path

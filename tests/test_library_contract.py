@@ -11,12 +11,13 @@ import pytest
 from library_contract import OVERRIDDEN, PRIVATE
 from transformers import Trainer
 
+import headless_trainer
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
 from headless_trainer.trainers.pretraining import PRIVATE_OVERRIDES, PretrainingTrainer
 from headless_trainer.trainers.vanilla import VanillaTrainer
 
-PACKAGE = Path(__file__).parents[1] / "headless_trainer"
+PACKAGE = Path(headless_trainer.__file__).parent  # which may be installed
 TRAINERS = (PretrainingTrainer, HeadlessTrainer, VanillaTrainer, ClassificationTrainer)
 # Python's manual describes these: they have their underscore for other reasons.
 DOCUMENTED = {"_exit", "_asdict", "_replace"}

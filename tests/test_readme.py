@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import headless_trainer
 from headless_trainer.cli.main import LAUNCH_CONFIGS
 from headless_trainer.command_line import COMMANDS, LISTS, MODULES, PRESETS
 
@@ -104,7 +105,7 @@ def test_links(page):
 def test_every_package_has_its_line():
     """The file tree in docs/development.md names what stands at the top of the package, on a line of its own."""
     text = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
-    tops = (ROOT / "headless_trainer").iterdir()
+    tops = Path(headless_trainer.__file__).parent.iterdir()
     names = [
         f"{path.name}/" if path.is_dir() else path.name
         for path in tops

@@ -21,15 +21,15 @@ from safetensors.torch import load_file
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import AutoModel, TrainingArguments
 
+import headless_trainer
 from headless_trainer import HeadlessTrainingArguments
 from headless_trainer.runtime.launch import check_launch
 from headless_trainer.trainers.saving import prepare_fsdp
 
 ROOT = Path(__file__).parents[2]
-CONFIGS = {
-    path.stem: path for path in (ROOT / "headless_trainer" / "cli" / "launch").glob("*.yaml")
-}
-SBATCH = ROOT / "headless_trainer" / "cli" / "launch" / "slurm.sbatch"
+LAUNCH_FOLDER = Path(headless_trainer.__file__).parent / "cli" / "launch"
+CONFIGS = {path.stem: path for path in LAUNCH_FOLDER.glob("*.yaml")}
+SBATCH = LAUNCH_FOLDER / "slurm.sbatch"
 
 
 class TestRefusal:
@@ -192,6 +192,7 @@ class TestConfigurations:
 
 
 PROBE = """
+import headless_trainer
 from headless_trainer import HeadlessTrainingArguments
 from headless_trainer.fine_tuning.glue_arguments import GlueTrainingArguments
 for kind in (HeadlessTrainingArguments, GlueTrainingArguments):

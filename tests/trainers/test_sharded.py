@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 from transformers import AutoModel, LlamaConfig, LlamaModel
 
+import headless_trainer
 from headless_trainer import (
     HeadlessTrainer,
     HeadlessTrainingArguments,
@@ -26,7 +27,7 @@ from headless_trainer import (
 )
 from headless_trainer.runtime.checkpoints import load_token_counts
 
-CONFIGS = Path(__file__).parents[2] / "headless_trainer" / "cli" / "launch"
+CONFIGS = Path(headless_trainer.__file__).parent / "cli" / "launch"
 VOCAB, ROWS = 40, 8
 STEPS, STOP = 20, 8
 PADDING_ID = 1
