@@ -2,7 +2,6 @@
 
 import argparse
 import difflib
-import itertools
 import json
 import os
 import re
@@ -17,7 +16,9 @@ from typing import Any
 import yaml
 
 COMMANDS = {  # the commands and their descriptions
-    "pretrain": "pretrain or continue an encoder or a decoder: headless, with sampled softmax, or vanilla",
+    "pretrain": (
+        "pretrain or continue an encoder or a decoder: headless, with sampled softmax, or vanilla"
+    ),
     "lm-head": "turn a headless checkpoint into a language model, without training or fine-tuned",
     "lm-eval": "score language models by the LM Evaluation Harness, and compare two of them",
     "glue": "fine-tune and score on GLUE, SuperGLUE, XNLI or your own task",
@@ -30,15 +31,29 @@ MODULES = {name: name.replace("-", "_") for name in COMMANDS} | {
 }
 LISTS = {
     "presets": "list the presets, which a command takes by name as its first argument",
-    "launch-config": "list the configurations of accelerate launch; with a name, print the path of one",
+    "launch-config": (
+        "list the configurations of accelerate launch; with a name, print the path of one"
+    ),
 }
 HELP_FLAGS = {"-h", "--help", "--help-all"}
-HELP_WIDTH, FLAG_WIDTH = 120, 28
+HELP_WIDTH = 120  # columns of a line of --help
+FLAG_WIDTH = 28  # columns of the flag's name in it
 LONGEST_MESSAGE = 2_000  # characters: it may quote a word of a file
 COMMON = (  # settings of transformers that --help lists
-    "output_dir", "max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps",
-    "learning_rate", "bf16", "do_train", "do_eval", "do_predict", "eval_strategy", "resume_from_checkpoint", "push_to_hub",
-)  # fmt: skip
+    "output_dir",
+    "max_steps",
+    "num_train_epochs",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "learning_rate",
+    "bf16",
+    "do_train",
+    "do_eval",
+    "do_predict",
+    "eval_strategy",
+    "resume_from_checkpoint",
+    "push_to_hub",
+)
 REWORDED = {  # those of them with a clearer help text than transformers'
     "max_steps": "Optimizer steps to train, instead of num_train_epochs",
     "gradient_accumulation_steps": "Forward passes on a device in one optimizer step",
@@ -47,25 +62,39 @@ REWORDED = {  # those of them with a clearer help text than transformers'
     "do_eval": "Evaluate the final model",
     "do_predict": "Predict the rows of test_file or test_split",
     "push_to_hub": "Push the model to the Hub whenever it is saved",
-    "resume_from_checkpoint": "last, auto (last, or start if there is none), or a checkpoint's folder",
+    "resume_from_checkpoint": (
+        "last, auto (last, or start if there is none), or a checkpoint's folder"
+    ),
 }
 CONFIG_SUFFIXES = (".json", ".yaml", ".yml")
-# Replacements for flags of transformers' scripts and older releases, by the argument class of a command: DataArguments for
-# pretrain and lm-head, GlueArguments for glue, TrainingArguments for all three. docs/usage.md shows this table.
+# Replacements for flags of transformers' scripts and older releases, by the argument class of a
+# command: DataArguments for pretrain and lm-head, GlueArguments for glue, TrainingArguments for all
+# three. docs/usage.md shows this table.
 INSTEAD = {
     "DataArguments": {
-        "keep_linebreaks": "each line is a document; --sample_by paragraph or document keeps line breaks",
-        "pad_to_max_length": "rows are packed full; with --line_by_line they are padded to the longest of their batch",
-        "overwrite_output_dir": "runs are never overwritten: use --resume_from_checkpoint last, or another --output_dir",
+        "keep_linebreaks": (
+            "each line is a document; --sample_by paragraph or document keeps line breaks"
+        ),
+        "pad_to_max_length": (
+            "rows are packed full; "
+            "with --line_by_line they are padded to the longest of their batch"
+        ),
+        "overwrite_output_dir": (
+            "runs are never overwritten: use --resume_from_checkpoint last, or another --output_dir"
+        ),
         "group_by_length": "use --train_sampling_strategy group_by_length",
     },
     "GlueArguments": {
-        "text_column_names label_column_name metric_name": "use --text_columns, --label_column, --metric",
+        "text_column_names label_column_name metric_name": (
+            "use --text_columns, --label_column, --metric"
+        ),
         "max_predict_samples": "shorten the --test_file",
         "config_name": "the configuration is the checkpoint's",
         "overwrite_cache": "rows are tokenized anew by each command",
         "pad_to_max_length": "rows are padded to the longest of their batch",
-        "overwrite_output_dir": "repeat the command to finish a grid, or use another --output_dir",
+        "overwrite_output_dir": (
+            "repeat the command to finish a grid, or use another --output_dir"
+        ),
         "group_by_length": "batches always hold rows of similar length",
     },
     "TrainingArguments": {
@@ -78,142 +107,187 @@ INSTEAD = {
         "logging_dir": "set the environment variable TENSORBOARD_LOGGING_DIR",
     },
 }
-PRESETS = {
-    path.stem: path for path in sorted((Path(__file__).parent / "cli" / "presets").glob("*.yaml"))
-}
+PRESET_FOLDER = Path(__file__).parent / "cli" / "presets"
+PRESETS = {path.stem: path for path in sorted(PRESET_FOLDER.glob("*.yaml"))}
 
 
 def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tuple:
-    """Parse ``[PRESET|config.yaml|config.json] [--flag value ...]`` into one instance of each dataclass.
+    """Parse ``[PRESET|config.yaml|config.json] [--flag value ...]`` into argument dataclasses.
 
-    The file's keys become flags, so that types, choices and names are checked the same way; flags override the file.
-    Raises ValueError for an unknown argument, with the nearest known one, for a value that its argument does not take, and
-    for a file that is no mapping.
+    The file's keys become flags, so that types, choices and names are checked the same way; flags
+    override the file. ``--flag null`` keeps the flag's default, whatever the file says.
+
+    Args:
+        dataclass_types: the dataclasses whose fields are the flags.
+        argv: the words of the command line; by default those of this process.
+
+    Returns:
+        One instance of each dataclass, in their order.
+
+    Raises:
+        ValueError: for an unknown argument, with the nearest known one; for a value that its
+            argument does not take; and for a file that is no mapping.
+        FileNotFoundError: if the first word is neither a preset nor a file.
     """
-    from transformers import (
-        HfArgumentParser,
-    )  # takes a second, which listing the commands should not
-
-    argv = list(sys.argv[1:] if argv is None else argv)
-    if {"-h", "--help"} & set(argv):
+    words = list(sys.argv[1:] if argv is None else argv)
+    if {"-h", "--help"} & set(words):
         print(help_text(dataclass_types))
         sys.exit()
-    # No usage: it would have 200 flags.
-    parser = HfArgumentParser(
-        dataclass_types, allow_abbrev=False, add_help=False, usage=argparse.SUPPRESS
-    )
-    parser.error = lambda said, error=parser.error: error(said[:LONGEST_MESSAGE])
-    parser.add_argument("--help-all", action="help", help=argparse.SUPPRESS)
-    known = [
-        f"--{each.name}" for each in itertools.chain(*map(fields, dataclass_types)) if each.init
-    ]
-    values: dict[str, Any] = {}
-    if argv and not argv[0].startswith("-"):
-        path = find_config(argv.pop(0))
-        values = _read_config(path)
-        others = [name for name in values if f"--{name}" not in known]
-        if path in PRESETS.values() and others:
-            raise ValueError(
-                f"Preset {path.stem!r} is for another command: it sets {others[0]!r}, which this one does not have. "
-                "`headless-trainer presets` lists those of each command."
-            )
-    argv = [
-        part
-        for word in argv
-        for part in (word.split("=", 1) if re.match("--.*=null$", word) else [word])
-    ]
-    for place in reversed(range(len(argv) - 1)):
-        name = argv[place].removeprefix("--").replace("-", "_")
-        # Keeps the default.
-        if (
-            argv[place + 1 : place + 2] == ["null"]
-            and argv[place].startswith("--")
-            and f"--{name}" in known
-        ):
-            values.pop(name, None)
-            del argv[place : place + 2]
-    argv = _as_flags(values) + argv
-    unknown = parser.parse_known_args(argv)[
-        1
-    ]  # first, because a refusal by an argument class would hide them
-    if unknown and (unknown[0] in PRESETS or Path(unknown[0]).suffix in CONFIG_SUFFIXES):
-        raise ValueError(
-            f"Preset or configuration file {unknown[0]!r} must be the first argument; flags follow it."
-        )
-    if unknown and not unknown[0].startswith("-"):
-        raise ValueError(
-            f"{unknown[0]!r} belongs to no argument: an argument that takes one value has several."
-        )
+    parser = _make_parser(dataclass_types)
+    names = [field.name for kind in dataclass_types for field in fields(kind) if field.init]
+    settings: dict[str, Any] = {}
+    if words and not words[0].startswith("-"):
+        settings = _read_settings(find_config(words.pop(0)), names)
+    words, names_of_null = _without_null(words, names)
+    for name in names_of_null:
+        settings.pop(name, None)
+    words = _as_flags(settings) + words
+    # Before the argument classes check their values: a refusal of theirs would hide these words.
+    _, unknown = parser.parse_known_args(words)
     if unknown:
-        flag = unknown[0].partition("=")[0]
-        kinds = {base.__name__ for kind in dataclass_types for base in kind.__mro__}
-        for names, instead in (
-            row for kind, rows in INSTEAD.items() if kind in kinds for row in rows.items()
-        ):
-            if flag.lstrip("-").replace("-", "_") in names.split():
-                raise ValueError(f"There is no {flag}: {instead}.")
-        nearest = difflib.get_close_matches(
-            flag.lstrip("-"), [name.lstrip("-") for name in known], n=1
-        )
-        said = f" The nearest known one is '--{nearest[0]}'." if nearest else ""
-        raise ValueError(f"Unknown argument {flag!r}.{said} --help-all lists all.")
+        raise ValueError(_describe_unknown(unknown[0], dataclass_types, names))
     try:
-        parsed = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
+        parsed = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
     except json.JSONDecodeError as error:  # transformers names neither the argument nor the value
         shown = textwrap.shorten(error.doc, 80)
         raise ValueError(
             f"An argument, or its file, must be a JSON object, got {shown!r}: {error}."
         ) from error
-    for each in parsed:  # trackers such as wandb publish the command line
-        for name in (field.name for field in fields(each) if field.name.endswith("token")):
-            hidden = {
-                getattr(each, name): "<token>",
-                f"--{name}={getattr(each, name)}": f"--{name}=<token>",
-            }
-            sys.argv[1:] = [hidden.get(word, word) for word in sys.argv[1:]]
+    for arguments in parsed:
+        _hide_tokens(arguments)
     return tuple(parsed)
 
 
-def help_text(dataclass_types: list[type]) -> str:
-    """List every flag of ours in one line below its topic, then the settings of transformers that most runs use.
+def _make_parser(dataclass_types: list[type]) -> argparse.ArgumentParser:
+    # Not at the top: the import takes a second, which listing the commands should not take.
+    from transformers import HfArgumentParser
 
-    The topic of a field is the first line of the docstring of the class that declares it. Fields in the ``unread_flags`` of any
-    class are omitted.
-    """
-    groups: dict[str, list[str]] = {}
-    inherited, unread = (
-        [],
-        {name for kind in dataclass_types for name in getattr(kind, "unread_flags", ())},
+    parser = HfArgumentParser(
+        dataclass_types,
+        allow_abbrev=False,
+        add_help=False,
+        usage=argparse.SUPPRESS,  # it would have 200 flags
     )
+    end_with_error = parser.error
+    parser.error = lambda message: end_with_error(message[:LONGEST_MESSAGE])
+    parser.add_argument("--help-all", action="help", help=argparse.SUPPRESS)
+    return parser
+
+
+def _read_settings(path: Path, names: list[str]) -> dict[str, Any]:
+    """Read the settings of a file; refuse a preset with a setting that the command lacks."""
+    settings = _read_config(path)
+    of_another_command = [name for name in settings if name not in names]
+    if path in PRESETS.values() and of_another_command:
+        raise ValueError(
+            f"Preset {path.stem!r} is for another command: it sets {of_another_command[0]!r}, "
+            "which this one does not have. `headless-trainer presets` lists those of each command."
+        )
+    return settings
+
+
+def _without_null(words: list[str], names: list[str]) -> tuple[list[str], list[str]]:
+    """Take ``--name null`` and ``--name=null`` out of the words, and return these names too."""
+    separate: list[str] = []
+    for word in words:
+        if re.match("--.*=null$", word):
+            separate += word.split("=", 1)
+        else:
+            separate.append(word)
+    kept: list[str] = []
+    names_of_null: list[str] = []
+    position = 0
+    while position < len(separate):
+        word = separate[position]
+        name = _as_name(word.removeprefix("--"))
+        is_flag = word.startswith("--") and name in names
+        if is_flag and separate[position + 1 : position + 2] == ["null"]:
+            names_of_null.append(name)
+            position += 2
+        else:
+            kept.append(word)
+            position += 1
+    return kept, names_of_null
+
+
+def _describe_unknown(word: str, dataclass_types: list[type], names: list[str]) -> str:
+    """Say what is wrong with a word that belongs to no argument, and what to write instead."""
+    if word in PRESETS or Path(word).suffix in CONFIG_SUFFIXES:
+        return f"Preset or configuration file {word!r} must be the first argument; flags follow it."
+    if not word.startswith("-"):
+        return f"{word!r} belongs to no argument: an argument that takes one value has several."
+    flag = word.partition("=")[0]
+    bare_name = flag.lstrip("-")
+    class_names = {base.__name__ for kind in dataclass_types for base in kind.__mro__}
+    for class_name, replacements in INSTEAD.items():
+        if class_name not in class_names:
+            continue
+        for replaced_names, instead in replacements.items():
+            if _as_name(bare_name) in replaced_names.split():
+                return f"There is no {flag}: {instead}."
+    nearest = difflib.get_close_matches(bare_name, names, n=1)
+    hint = f" The nearest known one is '--{nearest[0]}'." if nearest else ""
+    return f"Unknown argument {flag!r}.{hint} --help-all lists all."
+
+
+def _hide_tokens(arguments: Any) -> None:
+    """Replace tokens of the Hub in ``sys.argv``: trackers such as wandb publish it."""
+    for field in fields(arguments):
+        if not field.name.endswith("token"):
+            continue
+        token = getattr(arguments, field.name)
+        shown_instead = {token: "<token>", f"--{field.name}={token}": f"--{field.name}=<token>"}
+        sys.argv[1:] = [shown_instead.get(word, word) for word in sys.argv[1:]]
+
+
+def help_text(dataclass_types: list[type]) -> str:
+    """List every flag of ours in one line below its topic, then common settings of transformers.
+
+    The topic of a field is the first line of the docstring of the class that declares it. Fields in
+    the ``unread_flags`` of any class are omitted.
+    """
+    lines_of_topics: dict[str, list[str]] = {}
+    lines_of_transformers: list[str] = []
+    unread = {name for kind in dataclass_types for name in getattr(kind, "unread_flags", ())}
     for kind in dataclass_types:
-        for field in (field for field in fields(kind) if field.init and field.name not in unread):
-            owner = [
-                base
-                for base in kind.__mro__
-                if field.name in base.__dict__.get("__dataclass_fields__", ())
-            ][-1]
-            if not owner.__module__.startswith("transformers."):
-                topic = owner.__doc__.partition("\n")[0].rstrip(".").replace("`", "")
-                groups.setdefault(topic, []).append(_flag_line(field))
+        for field in fields(kind):
+            if not field.init or field.name in unread:
+                continue
+            declaring = _declaring_class(kind, field.name)
+            if not declaring.__module__.startswith("transformers."):
+                topic = declaring.__doc__.partition("\n")[0].rstrip(".").replace("`", "")
+                lines_of_topics.setdefault(topic, []).append(_flag_line(field))
             elif field.name in COMMON:
-                inherited.append(_flag_line(field, REWORDED.get(field.name)))
-    if inherited:
-        groups["Training, by transformers"] = inherited
-    blocks = ["\n".join([f"{topic}:", *lines]) for topic, lines in groups.items()]
+                lines_of_transformers.append(_flag_line(field, REWORDED.get(field.name)))
+    if lines_of_transformers:
+        lines_of_topics["Training, by transformers"] = lines_of_transformers
+    blocks = ["\n".join([f"{topic}:", *lines]) for topic, lines in lines_of_topics.items()]
     return "\n\n".join([*blocks, "--help-all lists every flag with its full text."])
 
 
+def _declaring_class(kind: type, name: str) -> type:
+    """Return the most basic class of a dataclass that has a field of this name."""
+    having = [
+        base for base in kind.__mro__ if name in base.__dict__.get("__dataclass_fields__", ())
+    ]
+    return having[-1]
+
+
 def _flag_line(field: Field, text: str | None = None) -> str:
+    """Return a flag with the first sentence of its help text, or of ``text``, and its default."""
     default = None if field.default is MISSING else field.default
-    shown = "" if default in (None, False, "") else f" [{getattr(default, 'value', default)}]"
+    shown_default = ""
+    if default not in (None, False, ""):
+        shown_default = f" [{getattr(default, 'value', default)}]"
     text = text or field.metadata.get("help", "").replace("%%", "%")
     sentence = re.split(r"\.(?:\s|$)", text, maxsplit=1)[0]
-    room = HELP_WIDTH - FLAG_WIDTH - 4 - len(shown)
-    return f"  --{field.name:<{FLAG_WIDTH}}{textwrap.shorten(sentence, room, placeholder=' ...')}{shown}"
+    room = HELP_WIDTH - FLAG_WIDTH - 4 - len(shown_default)
+    shortened = textwrap.shorten(sentence, room, placeholder=" ...")
+    return f"  --{field.name:<{FLAG_WIDTH}}{shortened}{shown_default}"
 
 
 def find_config(name: str) -> Path:
-    """Return the configuration file or preset of this name; FileNotFoundError suggests the nearest preset."""
+    """Return the settings file or preset of this name; FileNotFoundError suggests a preset."""
     path = Path(name)
     if path.suffix in CONFIG_SUFFIXES and path.is_file():
         return path
@@ -221,82 +295,98 @@ def find_config(name: str) -> Path:
         return PRESETS[name]
     nearest = difflib.get_close_matches(path.stem, PRESETS, n=1, cutoff=0.0)[0]
     raise FileNotFoundError(
-        f"{name!r} is neither a preset nor an existing .json, .yaml or .yml file, which may precede the flags. The nearest "
-        f"preset is {nearest!r}; `headless-trainer presets` lists all."
+        f"{name!r} is neither a preset nor an existing .json, .yaml or .yml file, which may "
+        f"precede the flags. The nearest preset is {nearest!r}; "
+        "`headless-trainer presets` lists all."
     )
 
 
 def show_usage(text: str, argv: list[str] | None = None) -> None:
-    """Print the usage of a command if its help is requested; its flags follow, and the program ends.
+    """Print the usage of a command if its help is requested; its flags follow, and it ends.
 
-    The argument classes of transformers import torch, accelerate and peft, which takes seconds, but do not need them: a
-    program that only prints its help hides these packages, unless it is a notebook.
+    The argument classes of transformers import torch, accelerate and peft, which takes seconds, but
+    do not need them: a program that only prints its help hides these packages, unless it is a
+    notebook.
     """
-    if HELP_FLAGS & set(sys.argv[1:] if argv is None else argv):
-        print(text, flush=True)
-        if not {"torch", "IPython"} & sys.modules.keys():  # a notebook goes on
-            sys.modules.update(
-                dict.fromkeys(("torch", "accelerate", "peft"))
-            )  # None makes their import fail
-            os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # of the missing torch
+    if not HELP_FLAGS & set(sys.argv[1:] if argv is None else argv):
+        return
+    print(text, flush=True)
+    if {"torch", "IPython"} & sys.modules.keys():  # a notebook goes on afterwards
+        return
+    for package in ("torch", "accelerate", "peft"):
+        sys.modules[package] = None  # makes its import fail
+    os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # of the missing torch
 
 
 @contextmanager
 def errors_in_one_line(*kinds: type[Exception]) -> Iterator[None]:
-    """End the program at errors of these kinds, which a user can fix, with their message in one line of bounded length."""
+    """End the program at errors that a user can fix, with one line of bounded length.
+
+    Args:
+        kinds: the classes of these errors; others are raised as they are.
+    """
     try:
         yield
     except kinds as error:
-        sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())[:LONGEST_MESSAGE]}")
+        message = " ".join(str(error).split())
+        sys.exit(f"{type(error).__name__}: {message[:LONGEST_MESSAGE]}")
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Parse YAML or JSON text. Raises ValueError with its origin ``where`` and the problem if it is neither."""
+    """Parse YAML or JSON, which is YAML. ValueError names the origin ``where`` and the problem."""
     try:
-        return yaml.load(text, Yaml)  # JSON is YAML
+        return yaml.load(text, Yaml)
     except (yaml.YAMLError, RecursionError) as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise ValueError(f"{where}{line}, is neither YAML nor JSON: {problem or error}.") from error
 
 
-def _read_config(path: Path) -> dict:
+def _read_config(path: Path) -> dict[str, Any]:
+    """Read a settings file. Values are as they are written, names have underscores."""
     where = f"Configuration file {str(path)!r}"
     try:
         text = path.read_text(encoding="utf-8-sig")
-        text = text.expandtabs() if path.suffix == ".json" else text  # YAML has none
-        values = parse_yaml(text, where)
     except UnicodeDecodeError as error:
         raise ValueError(f"{where} is not UTF-8 text ({error}): save it as UTF-8.") from error
+    if path.suffix == ".json":
+        text = text.expandtabs()  # JSON may be indented by tabs, YAML may not
+    values = parse_yaml(text, where)
     if not isinstance(values, dict):
         raise ValueError(f"{where} must hold name: value pairs, got {values!r:.80}.")
-    written = yaml.load(text, yaml.BaseLoader)  # as it stands: 007 and 2024_01 may be names
-    found = {
-        name: each if isinstance(each, dict | None) else written.get(name, each)
-        for name, each in values.items()
-    }
-    return {_as_name(name): each for name, each in found.items()}
+    # Scalars stay texts: 007 and 2024_01 may be names, and the flags know their types.
+    texts = yaml.load(text, yaml.BaseLoader)
+    settings: dict[str, Any] = {}
+    for key, value in values.items():
+        is_parsed = value is None or isinstance(value, dict)
+        settings[_as_name(key)] = value if is_parsed else texts.get(key, value)
+    return settings
 
 
 def _as_name(key: Any) -> str:
     return str(key).replace("-", "_")
 
 
-def _as_flags(values: dict) -> list[str]:
-    flags = []
-    for name, value in values.items():
+def _as_flags(settings: dict[str, Any]) -> list[str]:
+    """Return settings as words of a command line; an empty key or list keeps the default."""
+    words: list[str] = []
+    for name, value in settings.items():
         if isinstance(value, list):
-            flags += [f"--{name}", *map(str, value)] if value else []
-        elif value is not None:  # an empty key keeps the default
-            flags.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
-    return flags
+            if value:
+                words += [f"--{name}", *map(str, value)]
+        elif isinstance(value, dict):
+            words.append(f"--{name}={json.dumps(value)}")
+        elif value is not None:
+            words.append(f"--{name}={value}")
+    return words
 
 
 class Yaml(yaml.SafeLoader):
-    """YAML as people expect it: ``no`` and ``off`` are words (``eval_strategy: no``), and ``1e-4`` is a number.
+    """YAML as people expect it: ``no`` and ``off`` are words, and ``1e-4`` is a number.
 
-    Raises an error for a name that occurs twice in a mapping, where YAML would keep the last value, and for aliases, which,
-    nested, can make a file of a few lines exceed any memory.
+    Raises an error for a name that occurs twice in a mapping, where YAML would keep the last value,
+    and for aliases, which, nested, can make a file of a few lines exceed any memory.
     """
 
     yaml_implicit_resolvers = {
@@ -318,14 +408,15 @@ class Yaml(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        for place, (name, _) in enumerate(node.value):
-            if any(
-                _as_name(name.value) == _as_name(other.value) for other, _ in node.value[:place]
-            ):
+        names: set[str] = set()
+        for key, _ in node.value:
+            name = _as_name(key.value)
+            if name in names:
                 raise yaml.constructor.ConstructorError(
-                    problem=f"{name.value!r} occurs twice, give it once",
-                    problem_mark=name.start_mark,
+                    problem=f"{key.value!r} occurs twice, give it once",
+                    problem_mark=key.start_mark,
                 )
+            names.add(name)
         return super().construct_mapping(node, deep)
 
 
