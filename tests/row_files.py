@@ -20,6 +20,10 @@ def naive_stream(tokenizer, documents) -> list[int]:
     stream = []
     for document in documents:
         ids = tokenizer(document)["input_ids"]
+        if ids[:2] == [tokenizer.cls_token_id] * 2:  # one is the document's own
+            ids = ids[1:]
+        if ids[-2:] == [tokenizer.sep_token_id] * 2:
+            ids = ids[:-1]
         ended = tokenizer.eos_token_id is None or ends.intersection(ids[-1:])
         stream += ids if ended else [*ids, tokenizer.eos_token_id]
     return stream

@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerBase
 from ..objective.masking import LEARNED_MASKS
 from ..runtime.signals import with_following_workers
 from .documents import BATCH_BYTES, DOCUMENTS_AT_ONCE, TextStream, batches_by_size
-from .encoding import DocumentEncoder
+from .encoding import DocumentEncoder, Encoded
 from .row_cache import ROWS_VERSION, cache_folder, find_or_write
 from .tokenization import id_count
 
@@ -97,8 +97,10 @@ def tokenize_and_pack(
         return IterableDataset.from_generator(_stream_rows, features=features, gen_kwargs=given)
 
     def tables() -> Iterator[tuple[pa.Table]]:
-        batches = _encoded_batches(texts, tokenizer, num_proc or available_processors())
-        for ids, offsets in _rows(batches, DocumentEncoder(tokenizer).closing_ids, **settings):
+        encoder = DocumentEncoder(tokenizer)
+        encoded = _encoded_batches(texts, encoder, num_proc or available_processors())
+        batches = _warned_of_doubled(encoded, encoder)
+        for ids, offsets in _rows(batches, encoder.closing_ids, **settings):
             yield (
                 pa.table({"input_ids": pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids))}),
             )
@@ -120,6 +122,22 @@ def _cache_path(
     if cache_dir is None and texts.cache_files:
         cache_dir = Path(texts.cache_files[0]["filename"]).parent
     return cache_folder(cache_dir) / f"rows-{fingerprint}.arrow"
+
+
+def _warned_of_doubled(batches: Iterable[Encoded], encoder: DocumentEncoder) -> Iterator[Batch]:
+    """Yield the ids and lengths of encoded documents; finally, warn of those that were marked."""
+    documents = 0
+    doubled = 0
+    which = "the first "  # of a stream, of which often no more are read
+    try:
+        for ids, lengths, doubled_here in batches:
+            documents += len(lengths)
+            doubled += doubled_here
+            yield ids, lengths
+        which = ""
+    finally:
+        if doubled:
+            encoder.warn_of_doubled(doubled, f"{which}{documents}")
 
 
 def _rows(
@@ -235,8 +253,9 @@ def _stream_rows(
     texts: IterableDataset | TextStream, tokenizer: PreTrainedTokenizerBase, settings: dict
 ):
     texts = texts if isinstance(texts, TextStream) else TextStream(texts)
-    encode = DocumentEncoder(tokenizer)
-    for ids in documents_of(_rows(map(encode, texts.batches()), encode.closing_ids, **settings)):
+    encoder = DocumentEncoder(tokenizer)
+    batches = _warned_of_doubled(map(encoder, texts.batches()), encoder)
+    for ids in documents_of(_rows(batches, encoder.closing_ids, **settings)):
         yield {"input_ids": ids}
 
 
@@ -244,9 +263,7 @@ def available_processors() -> int:  # a container or a job scheduler may allow o
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _encoded_batches(
-    texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_proc: int
-) -> Iterator[Batch]:
+def _encoded_batches(texts: Dataset, encoder: DocumentEncoder, num_proc: int) -> Iterator[Encoded]:
     if texts._indices is not None:  # a selection of rows
         texts = texts.flatten_indices()
     texts = texts.with_format("arrow")
@@ -257,7 +274,7 @@ def _encoded_batches(
     loader = torch.utils.data.DataLoader(
         ranges,
         batch_size=None,
-        collate_fn=functools.partial(_encode_range, texts, DocumentEncoder(tokenizer)),
+        collate_fn=functools.partial(_encode_range, texts, encoder),
         num_workers=workers,
         prefetch_factor=4
         if workers
@@ -270,7 +287,7 @@ def _encoded_batches(
             progress.update(stop - start)
 
 
-def _encode_range(texts: Dataset, encode: DocumentEncoder, places: tuple[int, int]) -> Batch:
+def _encode_range(texts: Dataset, encode: DocumentEncoder, places: tuple[int, int]) -> Encoded:
     if torch.utils.data.get_worker_info():  # there are as many workers as processors already
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
     documents = texts[slice(*places)]["text"].to_pylist()

@@ -131,11 +131,15 @@ class PackedStream(torch.utils.data.IterableDataset):
     def _rows(self, reader: int) -> Iterator[tuple[np.ndarray, Place]]:
         """Yield the rows of one reader from its position on, int32 ``(tokens,)`` each, with the position after each."""
         encode, place = DocumentEncoder(self.tokenizer), self.places[reader]
+        is_told = self.process > 0 or reader > 0  # one reader speaks for all
         carried = np.empty(0, np.int32)
         while True:
             begun, tokens = place, 0
             for place, documents in self._documents(begun, reader):
-                ids, lengths = encode(documents)
+                ids, lengths, doubled = encode(documents)
+                if doubled and not is_told:
+                    encode.warn_of_doubled(doubled, f"{len(documents)}")
+                    is_told = True
                 tokens += len(ids)
                 if self.line_by_line:
                     yield from self._lines(ids, lengths, encode.closing_ids, place)

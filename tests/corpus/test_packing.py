@@ -137,6 +137,22 @@ def test_processes_do_not_change_the_rows(clm, cache, monkeypatch):
     assert os.environ["TOKENIZERS_PARALLELISM"] == "true"
 
 
+@pytest.mark.parametrize(("marked", "processes", "streamed"), [(3, 1, 0), (4, 2, 0), (5, 1, 1)])
+def test_documents_that_are_already_marked_are_warned_of_with_their_number(
+    mlm, cache, caplog, monkeypatch, marked, processes, streamed
+):
+    monkeypatch.setattr(packing, "BATCH_BYTES", 300)  # so that there is work for both processes
+    documents = [f"[CLS]{document}" for document in DOCUMENTS[:marked]] + DOCUMENTS[marked:]
+    texts = Dataset.from_dict({"text": documents})
+    if streamed:
+        texts = texts.to_iterable_dataset()
+    settings = {"max_seq_length": 16, "cache_dir": cache, "num_proc": processes}
+    rows = tokenize_and_pack(texts, mlm, **settings)
+    assert rows_of(rows) == naive_rows(naive_stream(mlm, DOCUMENTS), 16)
+    (warning,) = [message for message in caplog.messages if "[CLS]" in message]
+    assert warning.startswith(f"{marked} of 60 documents")
+
+
 def test_too_little_text(clm, cache):
     texts = Dataset.from_dict({"text": ["a b"]})
     tokens = len(naive_stream(clm, ["a b"]))

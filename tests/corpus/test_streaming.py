@@ -322,6 +322,16 @@ def test_a_place_means_nothing_under_other_settings(clm_tokenizer, dealt, settin
         other.load_state_dict(state)
 
 
+def test_a_stream_marks_documents_once_and_one_reader_warns(mlm_tokenizer, caplog):
+    marked = [f"[CLS]{document}" for document in DOCUMENTS]
+    for process in range(2):
+        doubled = stream(mlm_tokenizer, source(marked), (process, 2), shuffle_buffer_size=0)
+        plain = stream(mlm_tokenizer, source(), (process, 2), shuffle_buffer_size=0)
+        assert first(60, doubled) == first(60, plain)
+    warnings = [each for each in caplog.messages if "[CLS]" in each]
+    assert len(warnings) == 1
+
+
 def test_readers_take_turns_and_the_turn_is_stored(clm_tokenizer):
     packed = stream(clm_tokenizer, dealt=(0, 1, 2))
     for reader, following in ((0, 1), (1, 0)):

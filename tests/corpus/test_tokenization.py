@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from datasets import Dataset
 from row_files import naive_stream
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from headless_trainer.corpus import tokenization
@@ -167,7 +175,7 @@ def test_encoder_equals_the_tokenizer(tokenizer):
     )  # leaves its settings on a fast tokenizer
     encode = DocumentEncoder(tokenizer)
     for documents in (TEXTS, AWKWARD, TEXTS[:3] + AWKWARD, []):
-        ids, lengths = encode(documents)
+        ids, lengths, _ = encode(documents)
         assert ids.dtype == np.int32
         rows = [row.tolist() for row in np.split(ids, lengths.cumsum()[:-1])] if documents else []
         assert rows == [naive_stream(tokenizer, [document]) for document in documents]
@@ -178,5 +186,52 @@ def test_special_tokens_in_texts_are_split_on_request(truncation):
     tokenizer = train_tokenizer(TEXTS, vocab_size=330)
     tokenizer.split_special_tokens = True
     tokenizer("a b c", truncation=truncation, max_length=2)  # leaves its settings on the tokenizer
-    ids, _ = DocumentEncoder(tokenizer)([f"a {tokenizer.eos_token} b"])
-    assert ids.tolist().count(tokenizer.eos_token_id) == 1  # at the end
+    encoded = DocumentEncoder(tokenizer)([f"a {tokenizer.eos_token} b"])
+    assert encoded.ids.tolist().count(tokenizer.eos_token_id) == 1  # at the end
+
+
+def marking_tokenizer(template: str) -> PreTrainedTokenizerFast:
+    """Knows three words, and puts <bos> and <eos> around a text as the template says."""
+    specials = ["<unk>", "<bos>", "<eos>"]
+    words = {token: number for number, token in enumerate([*specials, "a", "b", "c"])}
+    backend = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    backend.add_special_tokens(specials)
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    marks = [(token, words[token]) for token in specials[1:]]
+    backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=marks)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token="<unk>", bos_token="<bos>", eos_token="<eos>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "document", "ids"),
+    [
+        ("<bos> $A", "a b", [1, 3, 4, 2]),
+        ("<bos> $A", "<bos> a b", [1, 3, 4, 2]),
+        ("<bos> $A", "<bos> a b <eos>", [1, 3, 4, 2]),
+        ("<bos> $A", "<bos>", [1, 2]),
+        ("<bos> $A", "<bos> <bos> a", [1, 1, 3, 2]),  # the second is the text's
+        ("<bos> $A", "a <bos> <bos> b", [1, 3, 1, 1, 4, 2]),
+        ("<bos> $A <eos>", "<bos> a <eos>", [1, 3, 2]),
+        ("<bos> $A <eos>", "a <eos>", [1, 3, 2]),
+        ("<bos> $A <eos>", "", [1, 2]),
+        ("<eos> $A <eos>", "", [2, 2]),
+        ("<eos> $A <eos>", "<eos>", [2, 2]),
+        ("<bos> <eos> $A", "<bos> <eos> a", [1, 2, 3, 2]),
+        ("<bos> <eos> $A", "<bos> a", [1, 2, 1, 3, 2]),  # begins with half of it
+        ("$A", "<bos> a", [1, 3, 2]),
+        ("$A", "<bos> <bos> a", [1, 1, 3, 2]),  # nothing is added
+    ],
+)
+def test_what_the_tokenizer_adds_stands_once_around_a_document(template, document, ids):
+    encode = DocumentEncoder(marking_tokenizer(template))
+    assert encode([document]).ids.tolist() == ids
+    among_others, lengths, _ = encode(["a", document, "b"])
+    assert among_others[lengths[0] : -lengths[2]].tolist() == ids
+
+
+def test_documents_that_are_already_marked_are_counted():
+    encode = DocumentEncoder(marking_tokenizer("<bos> $A <eos>"))
+    assert encode(["<bos> a", "a", "a <eos>", "<bos> b <eos>", ""]).doubled == 3
+    assert DocumentEncoder(marking_tokenizer("$A"))(["<bos> a", "a <eos>"]).doubled == 0
