@@ -204,8 +204,16 @@ class HeadlessTrainingArguments(TrainingArguments):
     )
     sampled_negatives: int | None = HfArg(
         default=None,
-        help="Extra candidates drawn uniformly from the vocabulary in each step. Default: none for headless; for "
-        "sampled_softmax 4,096 (mlm: an eighth of the vocabulary if that is more), at most a quarter of the vocabulary.",
+        help="Extra candidates drawn from the vocabulary in each step: uniformly, or for "
+        "sampled_softmax from the model's mean prediction. Default: none for headless; for "
+        "sampled_softmax 4,096 (mlm: an eighth of the vocabulary if that is more), at most a quarter "
+        "of the vocabulary.",
+    )
+    exact_every: int | None = HfArg(
+        default=None,
+        help="sampled_softmax: score the whole vocabulary in the first step and in every Nth, which "
+        "also measures what further candidates are drawn from. 0 for never: draws are then uniform. "
+        "Default: 8.",
     )
     mlm_probability: float = HfArg(default=0.15, help="mlm: share of tokens to predict.")
     isolate_documents: bool = HfArg(
@@ -327,7 +335,8 @@ class LMHeadArguments(HeadlessTrainingArguments):
 
     unread_flags = (  # fields, also of other classes, that have no effect here
         "model_type", "config_name", "config_overrides", "tie_word_embeddings", "train_tokenizer", "tokenizer_type",
-        "vocab_size", "objective", "negatives", "pool_size", "sampled_negatives", "sparse_embedding_updates", "head_bias",
+        "vocab_size", "objective", "negatives", "pool_size", "sampled_negatives", "exact_every",
+        "sparse_embedding_updates", "head_bias",
         "eval_pool_size", "eval_full_vocabulary", "mask_token", "resize_embeddings", "do_predict",
     )  # fmt: skip
     refusals = HEAD

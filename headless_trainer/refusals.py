@@ -147,7 +147,7 @@ RANGES = (
 PRETRAINING = (
     *RANGES,
     *outside("pool_size eval_pool_size", *ONE_OR_MORE),
-    *outside("sampled_negatives", "not be negative", lambda value: value >= 0),
+    *outside("sampled_negatives exact_every", "not be negative", lambda value: value >= 0),
     *outside("muon_learning_rate", "be above 0 and finite", lambda value: 0 < value < math.inf),
     *outside("mlm_probability", "be above 0 and below 1", lambda value: 0 < value < 1),
     Refusal("neftune_noise_alpha", f"its noise would also reach the candidates' vectors: {LEAVE}"),
@@ -246,6 +246,7 @@ HEAD = (
     ),
 )
 OF_OBJECTIVES = {  # settings that only some objectives read, with these objectives
+    "exact_every": ("sampled_softmax",),
     "negatives pool_size sampled_negatives sparse_embedding_updates": (
         "headless",
         "sampled_softmax",

@@ -30,7 +30,8 @@ ALWAYS_SHOWN = ("learning_rate", "lr_scheduler_type", "optim", "seed")
 SETTINGS = (
     *ALWAYS_SHOWN, "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "lr_scheduler_kwargs",
     "warmup_steps", "optim_args", "bf16", "fp16", "tf32", "torch_compile", "gradient_checkpointing",
-    "train_sampling_strategy", "data_seed", "negatives", "pool_size", "sampled_negatives", "muon_learning_rate",
+    "train_sampling_strategy", "data_seed", "negatives", "pool_size", "sampled_negatives", "exact_every",
+    "muon_learning_rate",
     "sparse_embedding_updates", "head_bias", "trainer",
 )  # fmt: skip
 

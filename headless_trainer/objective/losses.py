@@ -77,6 +77,7 @@ def candidate_loss(
     *,
     bias: Tensor | None = None,
     softcap: float | None = None,
+    target_counts_once: bool = False,
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
@@ -92,6 +93,8 @@ def candidate_loss(
         log_weights: ``(U,)`` logarithms of the candidates' weights.
         bias: ``(U,)``, added to the scores of the candidates; None for plain dot products.
         softcap: bound c that turns scores s into ``c * tanh(s / c)``; None for no bound.
+        target_counts_once: whether each row's own target has the weight 1 there, whatever its weight
+            in the other rows: the exact softmax has it once too, so an estimate of that is closer.
     """
     if missing := -len(candidates) % MULTIPLE.get(hidden.device.type, 1):
         candidates = F.pad(candidates, (0, 0, 0, missing))
@@ -99,14 +102,22 @@ def candidate_loss(
         bias = None if bias is None else F.pad(bias, (0, missing))
     if softcap is None:
         bias = log_weights if bias is None else log_weights + bias.to(log_weights)
-    capped_weights = None if softcap is None else log_weights
+    target_log_weights = log_weights[target_index]  # (K,)
     losses = vocabulary_cross_entropy(  # the candidates are its vocabulary
-        hidden, target_index, candidates, bias,
-        softcap=softcap, log_weights=capped_weights, reduction=reduction, backend=backend,
-    )  # fmt: skip
-    lifted = log_weights[
-        target_index
-    ]  # the weight also raised the target's own score, but the numerator has none
+        hidden,
+        target_index,
+        candidates,
+        bias,
+        softcap=softcap,
+        log_weights=None if softcap is None else log_weights,
+        target_shift=-target_log_weights if target_counts_once else None,
+        reduction=reduction,
+        backend=backend,
+    )
+    if target_counts_once:
+        return losses
+    # The weight also raised the target's own score, but the numerator has none.
+    lifted = target_log_weights
     if reduction == "none":
         return losses + lifted
     return losses + (lifted.mean() if reduction == "mean" and len(lifted) else lifted.sum())
@@ -120,6 +131,7 @@ def vocabulary_cross_entropy(
     *,
     softcap: float | None = None,
     log_weights: Tensor | None = None,
+    target_shift: Tensor | None = None,
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
@@ -135,6 +147,7 @@ def vocabulary_cross_entropy(
         bias: ``(V,)``.
         softcap: as in `candidate_loss`.
         log_weights: ``(V,)`` without a gradient, added to the bounded scores.
+        target_shift: ``(K,)`` without a gradient, added to the score of each row's target.
         reduction: ``mean``, ``sum`` or ``none``.
         backend: as in `cwt_loss`.
 
@@ -166,13 +179,16 @@ def vocabulary_cross_entropy(
         if fits or backend == "dense" or reduction == "none":
             scores = capped(_scores(hidden, weight, bias), softcap)
             scores = scores if log_weights is None else scores + log_weights
+            if target_shift is not None:
+                shift = target_shift[:, None].to(scores.dtype)
+                scores = scores.scatter_add(1, target_ids[:, None], shift)
             return F.cross_entropy(scores, target_ids, ignore_index=NO_TARGET, reduction=reduction)
         if (
             not torch.is_grad_enabled()
         ):  # a Function would still compute the gradients of its inputs
             hidden, weight, bias = hidden.detach(), weight.detach(), bias.detach()
         total = _ChunkedCrossEntropy.apply(
-            hidden, weight, bias, target_ids, rows, softcap, log_weights
+            hidden, weight, bias, target_ids, rows, softcap, log_weights, target_shift
         )
         return total / hidden.shape[0] if reduction == "mean" else total
 
@@ -226,9 +242,16 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: int, softcap: float | None,
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        targets: Tensor,
+        rows: int,
+        softcap: float | None,
         log_weights: Tensor | None,
-    ) -> Tensor:  # fmt: skip
+        target_shift: Tensor | None,
+    ) -> Tensor:
         wide = _widen(hidden).dtype
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         total = hidden.new_zeros((), dtype=wide)
@@ -240,9 +263,11 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             scores = capped(_scores(chunk, weight, bias), softcap)  # (rows, U)
             slope = None if softcap is None else 1 - (scores / softcap).square()
             scores = scores if log_weights is None else scores + log_weights
-            scores -= scores.amax(
-                dim=-1, keepdim=True
-            )  # from here on in place: one buffer, one exponential
+            if target_shift is not None:
+                shift = target_shift[start : start + rows, None].to(scores.dtype)
+                scores.scatter_add_(1, own, shift)
+            # From here on in place: one buffer, one exponential.
+            scores -= scores.amax(dim=-1, keepdim=True)
             total -= scores.gather(1, own).sum(dtype=wide)
             partition = scores.exp_().sum(dim=-1, keepdim=True)
             total += partition.log().sum()
@@ -272,7 +297,17 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             None if grad is None else (grad * grad_output[None]).to(dtype)
             for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         ]
-        return *grads, None, None, None, None
+        return *grads, None, None, None, None, None
+
+
+def projected_scores(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None
+) -> Tensor:
+    """Return the ``(K, V)`` scores of ``(K, D)`` inputs by a ``(V, D)`` projection, at least float32."""
+    scores = _widen(hidden @ weight.to(hidden.dtype).T)
+    if bias is not None:
+        scores = scores + bias
+    return capped(scores, softcap)
 
 
 def _scores(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

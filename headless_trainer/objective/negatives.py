@@ -32,11 +32,14 @@ class NegativePool:
         counts: ``(U,)`` int64, occurrences of each token, at least 1.
         targets: number of occurrences that are targets, of this step or earlier ones; the rest was
             drawn.
+        log_expected: ``(U,)`` float32 logarithms of the expected counts, for a pool that stands for
+            the whole vocabulary; None for one whose candidates count as they are.
     """
 
     ids: Tensor
     counts: Tensor
     targets: int
+    log_expected: Tensor | None = None
 
     @classmethod
     def from_targets(cls, targets: Tensor | Iterable[Tensor]) -> "NegativePool":
@@ -59,6 +62,12 @@ class NegativePool:
         return cls(
             distinct, torch.zeros_like(distinct).index_add_(0, positions, counts), int(counts.sum())
         )
+
+    @classmethod
+    def of_vocabulary(cls, size: int) -> "NegativePool":
+        """Make the pool that holds each token once, as expected: its loss is the exact softmax."""
+        ids = torch.arange(size)
+        return cls(ids, torch.ones_like(ids), 0, log_expected=torch.zeros(size))
 
     def __len__(self) -> int:
         """Return the number of distinct tokens, U."""
@@ -92,6 +101,11 @@ class NegativePool:
     def log_counts(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the ``(U,)`` natural logarithms of the counts."""
         return self.counts.to(dtype).log()
+
+    def log_weights(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the ``(U,)`` logarithms of the weights: counts, over expected counts if given."""
+        log_counts = self.log_counts(dtype)
+        return log_counts if self.log_expected is None else log_counts - self.log_expected
 
     def index_of(self, target_ids: Tensor) -> Tensor:
         """Return the ``(K,)`` int64 index in ``ids`` of each target; raise ValueError for a target outside the pool."""

@@ -24,10 +24,40 @@ Shares = Sequence[tuple[tuple[NegativePool, ...], Tensor | float]]
 RECENT_NAME = "recent_targets_{}.safetensors"  # in a checkpoint, for each process
 
 
+class UniformDraws:
+    """Draws candidates uniformly from the vocabulary, with replacement.
+
+    Args:
+        amount: number of draws in a step, M; 0 for none.
+        vocab_size: V.
+        seed: of the draws, which are the same on every process and on resume.
+    """
+
+    def __init__(self, amount: int, vocab_size: int, seed: int):
+        self.amount = amount
+        self.vocab_size = vocab_size
+        self.seed = seed
+
+    def draw(self, step: int) -> Tensor | None:
+        """Return the ``(M,)`` draws of a step, or None."""
+        return draw_uniform(self.amount, self.vocab_size, self.seed, step) if self.amount else None
+
+    def completed(self, pool: NegativePool, drawn: Tensor | None) -> NegativePool:
+        """Return the pool with the draws of its step."""
+        return pool.with_drawn(drawn)
+
+    def save(self, checkpoint: Path, is_first: bool) -> None:
+        """Write nothing: seed and step are all that draws depend on."""
+
+    def load(self, checkpoint: str) -> None:
+        """Read nothing."""
+
+
 class CandidatePools:
     """Finds the candidates of each prediction of a step, and the divisor of its summed loss.
 
     Attributes:
+        draws: chooses candidates that are no targets.
         recent: targets of earlier steps: with ``negatives="world"`` those of all processes, otherwise
             those of this one.
     """
@@ -40,9 +70,9 @@ class CandidatePools:
         log: Callable[[str, float], None],
     ):
         self.args = args
-        self.vocab_size = vocab_size
         self.host = host
         self.log = log
+        self.draws = UniformDraws(args.sampled_negatives or 0, vocab_size, args.seed)
         self.recent = RecentTargets(args.pool_size or 0)
 
     def __call__(self, targets: list[Tensor], step: int, remember: bool) -> Shares:
@@ -53,10 +83,7 @@ class CandidatePools:
             step: number of the optimizer step.
             remember: whether the targets may top up the pools of later steps: true in training.
         """
-        drawn = None
-        if self.args.sampled_negatives:
-            amount = self.args.sampled_negatives
-            drawn = draw_uniform(amount, self.vocab_size, self.args.seed, step)
+        drawn = self.draws.draw(step)
         if self.args.negatives == "micro_batch":
             # The mean over the step of each micro-batch's own mean, as in the paper.
             shares = [
@@ -74,7 +101,7 @@ class CandidatePools:
             # Gradients will be averaged over processes, so each divides its sum by its share of
             # all predictions.
             divisor = of_step.targets / self.args.world_size
-        pool = self._topped_up(of_step).with_drawn(drawn)
+        pool = self.draws.completed(self._topped_up(of_step), drawn)
         if remember and self.args.pool_size:
             self._remember(of_step, step)
         return [((pool,), divisor or 1)] * len(targets)
@@ -99,7 +126,7 @@ class CandidatePools:
             pools = [NegativePool.from_targets(ids) for ids in target_ids.tensor_split(parts)]
         else:
             pools = [self._topped_up(NegativePool.from_targets(target_ids))]
-        return tuple(pool.with_drawn(drawn) for pool in pools)
+        return tuple(self.draws.completed(pool, drawn) for pool in pools)
 
     def _topped_up(self, pool: NegativePool) -> NegativePool:
         """Add targets of earlier steps until the pool holds ``pool_size`` of them."""
@@ -111,15 +138,17 @@ class CandidatePools:
     # Checkpoints ----------------------------------------------------------------------------
 
     def save(self, checkpoint: Path) -> None:
-        """Write what this process needs to resume into a checkpoint."""
+        """Write what this process needs to resume into a checkpoint. All processes must call it."""
+        checkpoint.mkdir(parents=True, exist_ok=True)  # this process may be quicker than the first
+        self.draws.save(checkpoint, is_first=self.args.process_index == 0)
         if not self.args.pool_size:
             return
-        checkpoint.mkdir(parents=True, exist_ok=True)  # this process may be quicker than the first
         path = checkpoint / RECENT_NAME.format(self.args.process_index)
         save_file({"ids": self.recent.ids.contiguous()}, path)
 
     def load(self, checkpoint: str) -> None:
         """Resume from a checkpoint; one of a run without ``pool_size`` holds no earlier targets."""
+        self.draws.load(checkpoint)
         path = Path(checkpoint, RECENT_NAME.format(self.args.process_index))
         if path.is_file() and self.args.pool_size:
             self.recent.ids = load_file(path)["ids"][-self.args.pool_size :]

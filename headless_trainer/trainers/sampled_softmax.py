@@ -1,12 +1,15 @@
 """Sampled softmax: continues a checkpoint with its own head, which scores only candidates.
 
-`SampledSoftmaxTrainer.compute_loss` computes the loss. The scores of a language model are log p up to a constant; a plain
-softmax over targets and drawn tokens would teach it log p - log q instead. So each candidate is weighted by its count in the
-pool over its expected count: with Poisson counts, p times that weight is proportional to the probability that the candidate is
-the target, given the pool. Source of the correction: https://arxiv.org/abs/1412.2007, section 3.
+`SampledSoftmaxTrainer.compute_loss` computes the loss. The scores of a language model are log p up to a
+constant; a plain softmax over targets and drawn tokens would teach it log p - log q instead. So each
+candidate is weighted by its count in the pool over its expected count (`PredictedDraws`), and the sum
+over candidates estimates the sum over the vocabulary.
 
-Letters used in shapes: K predicted positions, N those that one pool serves, L looked-up ids, U distinct candidates, D width,
-V vocabulary size.
+Now and then a step scores the whole vocabulary. It pushes down what the candidates seldom reach, and
+measures the mean prediction, from which further candidates are drawn.
+
+Letters used in shapes: K predicted positions, N those that one pool serves, L looked-up ids, U distinct
+candidates, D width, V vocabulary size.
 """
 
 import logging
@@ -23,12 +26,15 @@ from ..objective.losses import candidate_loss
 from ..objective.negatives import NegativePool
 from ..objective.prior import log_prior
 from .evaluation import vocabulary_scores
+from .mean_prediction import MeanPrediction, PredictedDraws
+from .pools import Shares
 from .pretraining import PretrainingTrainer
-from .step import Candidates
+from .step import Candidates, Step
 
 # Default number of tokens drawn per step; for mlm, which predicts few tokens, at least a share of the vocabulary; and the
 # largest share. With too few draws, tokens that never occur keep or gain probability; more cost time (docs/adapting.md).
 DRAWN, MLM_SHARE, LARGEST_SHARE = 4096, 0.125, 0.25
+EXACT_EVERY = 8  # default number of steps from one exact step to the next
 # The probability of tokens that are never targets, and its largest growth without a warning.
 MASS, GROWTH = "unseen_token_mass", 0.05
 
@@ -62,6 +68,8 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         if args.sampled_negatives is None:
             least = int(MLM_SHARE * self.head.size) if self.task == "mlm" else 0
             args.sampled_negatives = min(max(DRAWN, least), int(LARGEST_SHARE * self.head.size))
+        if args.exact_every is None:
+            args.exact_every = EXACT_EVERY
         rows, size, tokenizer = (
             self.train_dataset,
             self.embedding.num_embeddings,
@@ -77,7 +85,26 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         token_counts = token_counts[: self.head.size]
         # Tokens absent from the new texts: their probability shows whether the sample is too small.
         self.unseen = (token_counts == 0).to(args.device)
-        self.frequency = log_prior(token_counts).exp().to(args.device)
+        self.frequency = log_prior(token_counts).exp()
+        self.prediction = MeanPrediction(self.head.size, self.sum_over_processes)
+        self.pools.draws = PredictedDraws(
+            args.sampled_negatives, self.frequency, self.prediction, args.seed
+        )
+
+    def candidates_of_step(self, targets: list[Tensor]) -> Shares:
+        """Return the pools of a step; of an exact one, the whole vocabulary."""
+        self.prediction.renew()
+        shares = super().candidates_of_step(targets)
+        if not self.is_exact_step:
+            return shares
+        whole = NegativePool.of_vocabulary(self.head.size)
+        return [((whole,), divisor) for _pools, divisor in shares]
+
+    @property
+    def is_exact_step(self) -> bool:
+        """Whether the coming training step scores the whole vocabulary: the first, and every Nth."""
+        every = self.args.exact_every
+        return bool(self.is_in_train and every and self.state.global_step % every == 0)
 
     def compute_loss(
         self,
@@ -88,35 +115,46 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
     ) -> Tensor | tuple[Tensor, dict]:
         """Softmax by the model's own head over the candidates of each pool."""
         inputs, micro_batch = self.take_out(inputs)
+        is_exact = self.is_exact_step
 
         @torch.compiler.disable  # new candidates in each step would cause a recompilation
         def loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-            vectors = embedding(
-                micro_batch.looked_up, weight, sparse=self.rows is not None
-            )  # (L, D)
-            bias = None if bias is None else bias[micro_batch.looked_up]
-            return torch.stack(
-                [self.pool_loss(*each) for each in micro_batch.parts(hidden, vectors, bias)]
-            ).sum()
+            if is_exact:
+                self.prediction.observe(hidden, weight, bias, self.head.softcap)
+            if is_exact and self.rows is None:
+                vectors = weight  # the same as looking up every row, without a copy
+            else:
+                vectors = embedding(micro_batch.looked_up, weight, sparse=self.rows is not None)
+            if bias is not None:
+                bias = bias[micro_batch.looked_up]
+            parts = micro_batch.parts(hidden, vectors, bias)  # vectors (L, D), bias (L,)
+            return torch.stack([self.pool_loss(*part) for part in parts]).sum()
 
-        loss = (
-            self.head.within(model, inputs, micro_batch.predicted, loss_sum) / micro_batch.divisor
-        )
+        loss_of_forward = self.head.within(model, inputs, micro_batch.predicted, loss_sum)
+        loss = loss_of_forward / micro_batch.divisor
+        if is_exact:
+            self.window.add("exact_loss", loss, 0.0)
         return (loss, {"loss": loss}) if return_outputs else loss
+
+    def log_step(self, step: Step) -> None:
+        super().log_step(step)
+        if self.is_exact_step:
+            self.window.add("exact_loss", 0.0, 1.0)  # its forwards add their parts
 
     def pool_loss(
         self, outputs: Tensor, part: Candidates, vectors: Tensor, bias: Tensor | None
     ) -> Tensor:
         """Sum the losses of the predictions that one pool serves: see `HeadlessTrainer.pool_loss`."""
-        pool = part.pool
-        expected = (
-            pool.targets * self.frequency[pool.ids] + self.args.sampled_negatives / self.head.size
+        return candidate_loss(
+            outputs,
+            part.target_index,
+            vectors,
+            part.pool.log_weights(torch.promote_types(outputs.dtype, torch.float32)),
+            bias=bias,
+            softcap=self.head.softcap,
+            target_counts_once=True,
+            reduction="sum",
         )
-        log_weights = (
-            pool.log_counts(torch.promote_types(outputs.dtype, torch.float32)) - expected.log()
-        )
-        options = {"bias": bias, "softcap": self.head.softcap, "reduction": "sum"}
-        return candidate_loss(outputs, part.target_index, vectors, log_weights, **options)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         for name in (name for name in logs if name.endswith(MASS)):  # of each evaluation set

@@ -127,16 +127,25 @@ def test_equals_the_form_of_the_paper(backend, dtype, wider, reduction):
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("padded_to", [1, 32])
+@pytest.mark.parametrize("once", [False, True])
 def test_sampled_softmax_is_every_candidate_written_out(
-    monkeypatch, padded_to, backend, with_bias, softcap, reduction
+    monkeypatch, once, padded_to, backend, with_bias, softcap, reduction
 ):
-    """Each occurrence is a term over its expected number, outside the soft cap; over all tokens it is the exact softmax."""
+    """Each occurrence is a term over its expected number, outside the soft cap; over all tokens it is the exact softmax.
+
+    ``once``: in its own row, a target is a single term, whatever was expected of it.
+    """
     monkeypatch.setitem(losses.MULTIPLE, "cpu", padded_to)
     data = problem()
     pool = NegativePool.from_targets(data.targets).with_drawn(data.extra)
     columns = torch.cat([data.targets, data.extra])
     expected = torch.linspace(0.5, 4.0, V, dtype=torch.float64)  # of each token
-    settings = {"softcap": softcap, "reduction": reduction, "backend": backend}
+    settings = {
+        "softcap": softcap,
+        "reduction": reduction,
+        "backend": backend,
+        "target_counts_once": once,
+    }
     leaves = [data.hidden, data.weight, data.bias][: 2 + with_bias]
 
     def logits(hidden, weight, bias=None):
@@ -145,7 +154,12 @@ def test_sampled_softmax_is_every_candidate_written_out(
 
     def written_out(*leaves):
         scores = logits(*leaves)
-        partition = (scores[:, columns] - expected[columns].log()).logsumexp(1)
+        terms = scores[:, columns] - expected[columns].log()
+        if once:
+            is_target = columns == data.targets[:, None]  # (K, candidates)
+            own_scores = scores.gather(1, data.targets[:, None])
+            terms = torch.cat([terms.masked_fill(is_target, -torch.inf), own_scores], dim=1)
+        partition = terms.logsumexp(1)
         return reduced(partition - scores[range(K), data.targets], reduction)
 
     def sampled(hidden, weight, bias=None):

@@ -17,7 +17,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from headless_trainer import SampledSoftmaxTrainer
-from headless_trainer.objective.negatives import draw_uniform
+from headless_trainer.objective.negatives import generator_of_step
 from headless_trainer.objective.prior import log_prior
 
 COUNTS = torch.arange(VOCAB) ** 2 + 1
@@ -35,7 +35,7 @@ def model_for(task: str, **changes):
 def trainer(folder, task="clm", model=None, callbacks=(), counts=COUNTS, rows=None, **settings):
     settings = {
         "objective": "sampled_softmax", "task": task, "max_steps": 1, "per_device_train_batch_size": 4, "save_strategy": "no",
-        "max_grad_norm": 0.0, "learning_rate": 1e-2, "train_sampling_strategy": "sequential",
+        "max_grad_norm": 0.0, "learning_rate": 1e-2, "train_sampling_strategy": "sequential", "exact_every": 0,
     } | settings  # fmt: skip
     rows = labelled_rows(task, empty=False) if rows is None else rows
     return make_trainer(
@@ -45,7 +45,10 @@ def trainer(folder, task="clm", model=None, callbacks=(), counts=COUNTS, rows=No
 
 
 def naive_step(model, task, batches, sizes, drawn, whole):
-    """The loss of a step and every gradient: each occurrence of a candidate is a term, over its expected number."""
+    """The loss of a step and every gradient.
+
+    Each occurrence of a candidate is a term, over its expected number; the target is a single one.
+    """
     frequency = log_prior(COUNTS).double().exp()
     parts = [predictions(model, task, rows) for rows in batches]
     everything, losses = torch.cat([targets for _, targets in parts]), []
@@ -58,7 +61,10 @@ def naive_step(model, task, batches, sizes, drawn, whole):
             candidates = torch.cat([pool, drawn])
             expected = len(pool) * frequency[candidates] + len(drawn) / VOCAB
             for score, target in zip(scores, own, strict=True):
-                forward.append((score[candidates] - expected.log()).logsumexp(0) - score[target])
+                others = candidates != target
+                terms = score[candidates[others]] - expected[others].log()
+                partition = torch.cat([terms, score[target][None]]).logsumexp(0)
+                forward.append(partition - score[target])
         losses.append(torch.stack(forward))
     loss = (
         torch.cat(losses).mean() if whole else torch.stack([each.mean() for each in losses]).mean()
@@ -83,7 +89,7 @@ def test_a_step_is_that_of_every_candidate_written_out(tmp_path, task, changes, 
     run = trainer(tmp_path, task, model, [steps], **settings)
     rows = labelled_rows(task, empty=False)
     batches = [rows[:4], rows[4:]][: run.args.gradient_accumulation_steps]
-    drawn = draw_uniform(run.args.sampled_negatives, VOCAB, run.args.seed, 0)
+    drawn = run.prediction.draw(run.args.sampled_negatives, generator_of_step(run.args.seed, 0))
     assert len(drawn) == settings.get("sampled_negatives", VOCAB // 4)
     reference = model_for(task, **changes).double()
     whole = settings.get("negatives") == "step"
@@ -91,6 +97,76 @@ def test_a_step_is_that_of_every_candidate_written_out(tmp_path, task, changes, 
     run.train()
     assert run.state.log_history[0]["loss"] == pytest.approx(loss, rel=1e-6)
     builders.assert_gradients(steps.kept, gradients, 1e-6)
+
+
+@pytest.mark.parametrize(("task", "changes", "settings"), [
+    ("clm", {}, {}),
+    ("clm", {"tie_word_embeddings": False}, {"pool_size": 10}),
+    ("clm", {}, {"negatives": "step", "gradient_accumulation_steps": 2}),
+    ("clm", {}, {"sparse_embedding_updates": True}),
+    ("mlm", {}, {"sparse_embedding_updates": True, "negatives": "step", "gradient_accumulation_steps": 2}),
+])  # fmt: skip
+def test_the_first_step_is_that_of_the_exact_softmax(tmp_path, task, changes, settings):
+    gradients = Gradients()
+    run = trainer(
+        tmp_path, task, model_for(task, **changes).double(), [gradients], exact_every=3, **settings
+    )
+    run.train()
+    reference = model_for(task, **changes).double()
+    rows = labelled_rows(task, empty=False)
+    batches = [rows[:4], rows[4:]][: run.args.gradient_accumulation_steps]
+    parts = [predictions(reference, task, batch) for batch in batches]
+    scores = torch.cat([logits for logits, _ in parts])
+    targets = torch.cat([targets for _, targets in parts])
+    loss = F.cross_entropy(scores, targets)
+    loss.backward()
+    expected = {name: p.grad for name, p in reference.named_parameters() if p.grad is not None}
+    logs = run.state.log_history[0]
+    assert logs["loss"] == pytest.approx(loss.item(), rel=1e-6)
+    assert logs["exact_loss"] == pytest.approx(loss.item(), rel=1e-6)
+    builders.assert_gradients(gradients.kept, expected, 1e-6)
+
+
+def test_every_third_step_is_exact_and_measures_the_mean_prediction(tmp_path):
+    run = trainer(tmp_path, max_steps=5, exact_every=3, learning_rate=0.0, logging_steps=1)
+    run.train()
+    steps = [logs["step"] for logs in run.state.log_history if "exact_loss" in logs]
+    assert steps == [1, 4]
+    run.prediction.renew()
+    assert run.prediction.measurements == 2
+    rows = labelled_rows("clm", empty=False)
+    means = []
+    for batch in (rows[:4], rows[4:]):  # of steps 1 and 4
+        logits, _ = predictions(model_for("clm"), "clm", batch)
+        means.append(logits.softmax(-1).mean(0))
+    mean = (means[0] + means[1]) / 2
+    torch.testing.assert_close(run.prediction.probabilities, mean.double(), rtol=1e-4, atol=1e-8)
+
+
+def test_draws_come_from_the_mean_prediction_and_expect_it(tmp_path):
+    run = trainer(tmp_path, sampled_negatives=12)
+    run.prediction.observe(
+        torch.zeros(3, 2), torch.zeros(VOCAB, 2), torch.arange(VOCAB) * 1.0, None
+    )
+    run.prediction.renew()
+    mean = (torch.arange(VOCAB) * 1.0).softmax(0).double()
+    proposal = 0.9 * mean + 0.1 / VOCAB
+    torch.testing.assert_close(run.prediction.proposal, proposal, rtol=1e-5, atol=0)
+    targets = torch.tensor([3, 3, 8])
+    (((pool,), _),) = run.candidates_of_step([targets])
+    assert (pool.targets, pool.size) == (3, 15)
+    frequency = log_prior(COUNTS).exp()[pool.ids]
+    expected = 3 * frequency + 12 * proposal[pool.ids]
+    torch.testing.assert_close(pool.log_expected, expected.log().float())
+    drawn = run.prediction.draw(100_000, torch.Generator().manual_seed(1))
+    shares = drawn.bincount(minlength=VOCAB) / 100_000
+    torch.testing.assert_close(shares.double(), proposal, rtol=0, atol=0.005)
+
+
+def test_without_exact_steps_draws_are_uniform(tmp_path):
+    run = trainer(tmp_path, max_steps=2)
+    run.train()
+    assert run.prediction.proposal.tolist() == pytest.approx([1 / VOCAB] * VOCAB)
 
 
 @pytest.mark.parametrize(
@@ -152,13 +228,16 @@ def test_what_leaves_is_what_came(tmp_path, task, kind, tied):
     assert (tables[0].data_ptr() == tables[1].data_ptr()) is tied
 
 
-@pytest.mark.parametrize("settings", [{}, {"sparse_embedding_updates": True}])
-def test_resume_is_exact(tmp_path, settings):
+@pytest.mark.parametrize("settings", [
+    {}, {"sparse_embedding_updates": True}, {"exact_every": 2, "pool_size": 60},
+    {"exact_every": 3, "sparse_embedding_updates": True}, {"exact_every": 4},
+])  # fmt: skip
+def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path, settings):
     def make(folder):
-        settings_ = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2} | settings
+        settings_ = {"max_steps": 5, "save_strategy": "steps", "save_steps": 3} | settings
         return trainer(folder, "clm", model_for("clm", dropout=0.1), **settings_)
 
-    builders.assert_resumes(make, tmp_path, 2)
+    builders.assert_resumes(make, tmp_path, 3)
 
 
 def test_refused(tmp_path):

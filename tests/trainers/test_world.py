@@ -18,13 +18,14 @@ def train(
     folder, task: str, empty: bool, *, batch_size: int, accumulation: int, negatives: str, steps: int = 3,
     dtype: torch.dtype = torch.float32, device: str = "cpu",
 ):  # fmt: skip
-    causal = task in ("clm", "drawn", "topped up", "own", "own rows", "own untied")
+    causal = task in ("clm", "drawn", "topped up", "own", "own exact", "own rows", "own untied")
     own = task.startswith("own")
     objective = "sampled_softmax" if own else "headless"
     settings = {
         "objective": objective, "task": "clm" if causal else "mlm", "mlm_probability": 0.15 if causal else 0.4,
         "negatives": negatives, "sparse_embedding_updates": task in ("own rows", "own mlm") and negatives == "world",
         "sampled_negatives": 25 if task == "drawn" else 10 if own else None,
+        "exact_every": 2 if task == "own exact" else 0,
         "pool_size": 150 if task == "topped up" else None,  # step 3 drops a part of the first step
         "per_device_train_batch_size": batch_size, "gradient_accumulation_steps": accumulation, "max_steps": steps,
         "learning_rate": 1e-2, "max_grad_norm": 0.0, "save_strategy": "no", "train_sampling_strategy": "sequential",
@@ -91,6 +92,7 @@ def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, count, dtyp
         "drawn",
         "topped up",
         "own",
+        "own exact",
         "own rows",
         "own mlm",
         "own untied",
