@@ -13,7 +13,6 @@ exact softmax. Finished runs are not repeated; interrupted ones resume.
 
 import itertools
 import math
-import re
 import shlex
 import statistics
 import subprocess
@@ -46,7 +45,7 @@ def main() -> None:
         "--objectives",
         nargs="+",
         default=OBJECTIVES,
-        help="also 'sampled_softmax with N draws' for any N",
+        help="also with flags of run_pretrain.py: 'sampled_softmax with --sampled_negatives 0'",
     )
     parser.add_argument(
         "--equal_tokens_only", action="store_true", help="leave out the runs of equal time"
@@ -59,9 +58,9 @@ def main() -> None:
     )
     args = shared.at_scale(parser.parse_args(), max_steps=200, vocab_size=16_000)
     for each in args.objectives:  # before the bases are pretrained
-        if each not in OBJECTIVES and not re.fullmatch(r"sampled_softmax with \d+ draws", each):
+        if each.partition(" with ")[0] not in OBJECTIVES:
             parser.error(
-                f"--objectives: {each!r} is none of {OBJECTIVES} and 'sampled_softmax with N draws'."
+                f"--objectives: {each!r} is none of {OBJECTIVES}, alone or 'with' further flags."
             )
     args.settings |= {"model_type": args.model_type} if args.model_type else {}
     args.settings |= {"tie_word_embeddings": "false"} if args.untied else {}
@@ -208,8 +207,7 @@ def run(
     args, folder: Path, seed: int, objective: str, rate: float, steps: int, **more
 ) -> dict | None:
     """Train unless that was done before, and return the results at the end; None if the run diverged."""
-    objective, *words = objective.split()
-    more |= {"sampled_negatives": words[1]} if words else {}
+    objective, _, own_flags = objective.partition(" with ")
     flags = args.settings | {
         "task": args.task, "objective": objective, "output_dir": folder, "seed": seed, "max_steps": steps,
         "tokenizer_name": shared.tokenizer_of(args), "learning_rate": rate, "warmup_steps": 0.05, "eval_strategy": "steps",
@@ -222,6 +220,7 @@ def run(
     )
     flags = {name: value for name, value in flags.items() if name not in kept}
     command = [sys.executable, "run_pretrain.py", *shared.as_flags(flags)]
+    command += shlex.split(own_flags)
     command += shlex.split(args.continued_flags) if "model_name_or_path" in more else []
     return shared.results_of(command, folder, "eval_results.json", args.jobs)
 

@@ -86,7 +86,12 @@ def test_a_whole_study(tmp_path, text_lines):
         "--vocab_size",
         "300",
     ]
-    objectives = ["vanilla", "sampled_softmax", "sampled_softmax with 0 draws", "headless"]
+    objectives = [
+        "vanilla",
+        "sampled_softmax",
+        "sampled_softmax with --sampled_negatives 0",
+        "headless",
+    ]
     command += [
         *"--batch_size 4 --max_steps 4 --base_steps 4 --rates 1e-3 2e-3 --objectives".split(),
         *objectives,
@@ -109,7 +114,9 @@ def test_a_whole_study(tmp_path, text_lines):
         )
         read = json.loads((run / "eval_results.json").read_text())
         settings = json.loads((run / "settings.json").read_text())
-        assert (settings.get("sampled_negatives") == 0) == ("with 0 draws" in row["objective"])
+        assert (settings.get("sampled_negatives") == 0) == (
+            "--sampled_negatives 0" in row["objective"]
+        )
         assert row["old"] == [math.exp(read["eval_old_cross_entropy"])] != row["new"]
     best = min(found[:2], key=lambda row: row["new"])
     assert best["reached"] == [1.0, 1.0] and sum("reached" in row for row in found) == 4
