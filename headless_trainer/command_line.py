@@ -318,6 +318,12 @@ def show_usage(text: str, argv: list[str] | None = None) -> None:
     os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # of the missing torch
 
 
+def print_result(text: str) -> None:
+    """Print a result, with question marks for characters that the console cannot show, such as ± in ASCII."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # notebooks may name none
+    print(text.encode(encoding, errors="replace").decode(encoding))
+
+
 @contextmanager
 def errors_in_one_line(*kinds: type[Exception]) -> Iterator[None]:
     """End the program at errors that a user can fix, with one line of bounded length.

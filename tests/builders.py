@@ -1,5 +1,7 @@
 """Tiny models, rows and trainers that the tests share."""
 
+import contextlib
+import io
 import itertools
 import shutil
 from pathlib import Path
@@ -358,6 +360,15 @@ def refused(main, *argv) -> str:
     with pytest.raises(SystemExit) as error:
         main([str(argument) for argument in argv])
     return str(error.value)
+
+
+def printed_in_ascii(main, *argv) -> str:
+    """What a command prints on a console that can show ASCII alone."""
+    console = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    with contextlib.redirect_stdout(console):
+        main([str(argument) for argument in argv])
+    console.flush()
+    return console.buffer.getvalue().decode("ascii")
 
 
 def text_of(folder: Path) -> str:

@@ -19,7 +19,7 @@ from ..runtime.signals import ended_by_signals
 
 @ended_by_signals("To resume: repeat the command; it skips the finished runs")
 def main(argv: list[str] | None = None) -> None:
-    from ..command_line import errors_in_one_line, parse_args, show_usage
+    from ..command_line import errors_in_one_line, parse_args, print_result, show_usage
 
     show_usage(__doc__, argv)
     from ..fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> None:
                 rows if planned is None else predictions.of_grid(planned, rows), arguments, training
             )
         if training.process_index == 0 and not arguments.is_prediction_only:
-            print(grid_report.write_report(training.output_dir))
+            print_result(grid_report.write_report(training.output_dir))
         leave_together()
 
 

@@ -35,6 +35,7 @@ def evaluate(args) -> None:
         raise OSError(
             f"{error}. Zero-shot scoring needs an extra: pip install 'headless_trainer[eval]'"
         ) from error
+    from ..command_line import print_result
     from ..runtime.checkpoints import write_whole
     from ..runtime.run_folder import start_logging
     from ..scoring.score_comparison import compare, comparison_table, score_table
@@ -64,7 +65,9 @@ def evaluate(args) -> None:
             ):
                 write_whole(Path(args.output_dir, "results.md"), f"{table}\n".encode())
         if table:
-            print(f"\n{table}\n\nin {args.output_dir}: results.md, and a folder for each model")
+            print_result(
+                f"\n{table}\n\nin {args.output_dir}: results.md, and a folder for each model"
+            )
     if compared and not failures:
         folders = [
             Path(each) if each in scored else Path(args.output_dir, folder_name(each))
@@ -73,7 +76,7 @@ def evaluate(args) -> None:
         table = comparison_table(compare(*folders), compared)
         if args.output_dir:
             write_whole(Path(args.output_dir, "comparison.md"), f"{table}\n".encode())
-        print(f"\n{table}")
+        print_result(f"\n{table}")
     if failures:
         sys.exit(
             "\n".join(

@@ -17,7 +17,13 @@ from ..runtime.signals import ended_by_signals
 
 @ended_by_signals("Repeat the command to write the report")
 def main(argv: list[str] | None = None) -> None:
-    from ..command_line import CONFIG_SUFFIXES, errors_in_one_line, parse_args, show_usage
+    from ..command_line import (
+        CONFIG_SUFFIXES,
+        errors_in_one_line,
+        parse_args,
+        print_result,
+        show_usage,
+    )
 
     show_usage(__doc__, argv)
     from ..arguments import ReportArguments
@@ -34,13 +40,13 @@ def main(argv: list[str] | None = None) -> None:
                 f"{error}. Reports need an extra: pip install 'headless_trainer[eval]'"
             ) from error
         sentences = write_report(args.runs, args.output_dir)
-    print(
+    print_result(
         "\n".join(
             textwrap.fill(sentence, 79, initial_indent="- ", subsequent_indent="  ")
             for sentence in sentences
         )
     )
-    print(f"\n{Path(args.output_dir, PAGE_NAME)}, with its pictures as PNGs beside it")
+    print_result(f"\n{Path(args.output_dir, PAGE_NAME)}, with its pictures as PNGs beside it")
 
 
 if __name__ == "__main__":

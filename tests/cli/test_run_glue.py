@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-from builders import SMALL, TUNING, save
+from builders import SMALL, TUNING, printed_in_ascii, save
 from row_files import write_jsonl, write_tasks
 from safetensors import SafetensorError
 from transformers import (
@@ -172,6 +172,19 @@ def test_a_decoder_both_losses_and_tables_alone(tmp_path, data, decoder, capsys)
     assert curves[0] != curves[1]  # a third of the rows are of one class
     shown = capsys.readouterr().out
     assert "## GLUE: balanced cross-entropy" in shown and "## GLUE: cross-entropy" in shown
+
+
+def test_tables_are_printed_on_a_console_that_knows_ascii_alone(tmp_path):
+    sets = {"validation": {"metrics": {"accuracy": 0.5}, "loss": 1.0}}
+    for seed in (0, 1):  # two seeds have a deviation, which stands behind ±
+        finished = {
+            "model": "a", "task": "cola", "benchmark": "glue", "seed": seed, "loss": "balanced", "settings": {},
+            "metric": "accuracy", "selected_on": ["validation"], "epochs": [{"sets": sets}],
+        }  # fmt: skip
+        write_run(tmp_path / f"balanced/a/cola/seed_{seed}.json", finished)
+    printed = printed_in_ascii(main, "--report_only", "--output_dir", tmp_path)
+    assert "50.00 ? 0.00" in printed
+    assert "50.00 ± 0.00" in (tmp_path / "results.md").read_text(encoding="utf-8")
 
 
 def test_xnli_in_both_scenarios(tmp_path, data, encoders, capsys):

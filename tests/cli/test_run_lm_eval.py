@@ -10,7 +10,7 @@ from pathlib import Path
 import harness_inputs
 import numpy as np
 import pytest
-from builders import refused, save
+from builders import printed_in_ascii, refused, save
 from row_files import write_jsonl
 
 pytest.importorskip("lm_eval")
@@ -163,6 +163,11 @@ def test_tests_of_a_comparison_are_scipy_s(tmp_path):
     assert row["holm"] == pytest.approx(2 * paired.pvalue)  # the second smallest of three
     swapped = {row["metric"]: row for row in score_comparison.compare(b, a)}
     assert swapped["perplexity,none"]["better"] == 1 and swapped["perplexity,none"]["p"] == row["p"]
+
+
+def test_a_comparison_is_printed_on_a_console_that_knows_ascii_alone(tmp_path):
+    folders = [write_scores(tmp_path / name, ACCURACY) for name in ("a", "b")]
+    assert "| acc ? |" in printed_in_ascii(main, "--compare", *folders)
 
 
 def test_several_processes_would_each_score_all(monkeypatch, tmp_path):

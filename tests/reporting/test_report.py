@@ -145,6 +145,12 @@ def test_the_summary_says_who_is_best(tmp_path, two, capsys):
     assert write_report([str(path) for path in two], tmp_path / "again") == sentences
 
 
+def test_a_summary_is_printed_on_a_console_that_knows_ascii_alone(tmp_path):
+    run = make_run(tmp_path / "läufe" / "über")
+    printed = builders.printed_in_ascii(main, run, "--output_dir", tmp_path / "report")
+    assert "by ?ber" in printed
+
+
 def test_shares_are_of_means_over_seeds_and_read_between_evaluations(tmp_path):
     """Perplexities of 800 and 600 after 3,000 and 4,000 tokens, by the mean of the cross-entropies of two seeds."""
     runs = [
