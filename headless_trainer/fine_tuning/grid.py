@@ -16,6 +16,7 @@ from ..runtime.launch import check_devices
 from ..runtime.locks import alone_until_exit
 from ..runtime.processes import first_process_first, lost_processes_named
 from . import classifiers
+from .classes import show_classes
 from .glue_arguments import GlueArguments, GlueTrainingArguments, run_settings
 from .own_task import own_task
 from .results import (
@@ -119,12 +120,22 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
 
 
 def load_rows(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, Dataset]]:
-    """Return the training rows of a task, and the sets of rows to score, after checking that its metric has a value there."""
+    """Return the training rows of a task, and the sets of rows to score by name.
+
+    Its classes are shown. Rows on which its metric has no value, or that all have the same label, are refused.
+    """
     train, sets = load_task(task, arguments)
     for rows in sets.values() if task.benchmark == OWN_TASK else ():
         check_metric(task, rows["label"][:])
     logger.info(
         "%s: %s rows to train on, %s to score", task.name, len(train), sum(map(len, sets.values()))
+    )
+    show_classes(
+        task,
+        train,
+        sets,
+        max_train_samples=arguments.max_train_samples,
+        max_eval_samples=arguments.max_eval_samples,
     )
     return train, sets
 

@@ -1,11 +1,13 @@
 """Define a user's own task, from files or a Hub dataset: its columns, kind of labels and classes."""
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
 import pyarrow as pa
 
+from .classes import check_class_names, warn_of_missing_labels
 from .glue_arguments import GlueArguments
 from .problems import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
 from .results import OWN_TASK
@@ -103,16 +105,23 @@ def find_problem(values: Sequence, given: str | None, where: str) -> Problem:
 
 def _class_names(column: pa.ChunkedArray, problem: Problem, where: str) -> tuple[str, ...]:
     """Return the names of the classes: in the column's own order if it lists them, else numbers by size, others sorted."""
+    values = [value for value in label_values(column) if value is not None]
+    if problem is MULTI_LABEL:
+        counts = Counter(chain.from_iterable(map(names_in, values)))
+    else:
+        counts = Counter(map(class_name, values))
     if pa.types.is_dictionary(column.type):
         listed = column.unify_dictionaries().chunk(0).dictionary.to_pylist()
         names = [class_name(value) for value in listed if str(value).strip()]
     else:
-        values = [value for value in label_values(column) if value is not None]
-        found = {
-            *(chain(*map(names_in, values)) if problem is MULTI_LABEL else map(class_name, values))
-        }
-        words = sorted(name for name in found if not name.removeprefix("-").isdecimal())
-        names = [*sorted(found.difference(words), key=lambda name: (int(name), name)), *words]
+        words = sorted(name for name in counts if not name.removeprefix("-").isdecimal())
+        numbers = sorted(set(counts).difference(words), key=lambda name: (int(name), name))
+        names = [*numbers, *words]
     if len(names) < 2:
-        raise ValueError(f"{where} must have at least two classes, but its labels are {names}.")
+        raise ValueError(
+            f"{where} must have at least two classes, but its labels are {names}. Name a file with all classes, or another "
+            "--label_column."
+        )
+    check_class_names(names, where)
+    warn_of_missing_labels(counts, where)
     return tuple(names)

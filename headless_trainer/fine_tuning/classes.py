@@ -1,0 +1,142 @@
+"""Show the classes of a task with their counts, and refuse or warn of those that would make a score meaningless."""
+
+import logging
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from datasets import Dataset
+
+from .problems import MULTI_LABEL
+from .tasks import Task
+
+logger = logging.getLogger(__name__)
+
+CLASSES_SHOWN = 20  # the most that a message lists
+# What data sets and tools write where a row has no label. SNLI has "-", and -1 where its labels are numbers.
+NO_LABEL_MARKS = ("-", "-1", "?", "nan", "<na>", "na", "n/a", "null", "none")
+
+
+def check_class_names(names: Sequence[str], where: str) -> None:
+    """Refuse classes that differ only in what no reader sees; ``where`` names the rows in the error.
+
+    They are spaces (``bad`` and ``bad ``) and forms of Unicode (an accent as one character or as two). Each would be a class
+    of its own, and a prediction of the other counted as wrong.
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        visible = " ".join(unicodedata.normalize("NFC", name).split())
+        if visible in seen:
+            raise ValueError(
+                f"labels of {where} have the classes {seen[visible]!r} and {name!r}, which look alike: write them the same way "
+                "in every file."
+            )
+        seen[visible] = name
+
+
+def warn_of_missing_labels(counts: Mapping[str, int], where: str) -> None:
+    """Warn of classes whose names usually mean that a row has no label; ``counts`` are the rows of each class."""
+    for name, count in counts.items():
+        if name.lower() in NO_LABEL_MARKS and not _has_an_opposite(name, counts):
+            logger.warning(
+                "%d rows of %s have the label %r, which counts as a class. If it marks rows without a label, empty those "
+                "cells or leave the rows out.",
+                count,
+                where,
+                name,
+            )
+
+
+def _has_an_opposite(name: str, names: Collection[str]) -> bool:
+    """Return whether a name is one of two signs: "-" beside "+", and -1 as the only other class of 1."""
+    return (name == "-" and "+" in names) or (name == "-1" and set(names) == {"-1", "1"})
+
+
+def count_classes(task: Task, labels: Iterable) -> Counter[str]:
+    """Count the rows of each class by its name; with several labels a row counts for each, and may count for none."""
+    names = task.label_names or ()
+    if task.problem is MULTI_LABEL:
+        return Counter(names[number] for row in labels for number in row)
+    return Counter(names[number] for number in labels)
+
+
+def show_classes(
+    task: Task,
+    train: Dataset,
+    evaluation_sets: Mapping[str, Dataset],
+    *,
+    max_train_samples: int | None = None,
+    max_eval_samples: int | None = None,
+) -> None:
+    """Log the rows of each class in training and evaluation, before a model is trained on them.
+
+    ``max_train_samples`` and ``max_eval_samples`` are what cut the rows, for advice. Raises ValueError if all rows of a set
+    have the same label: every model would be right about all of them, or about none. Warns of classes that no model can
+    learn, or whose errors nobody would see, because a set has no row of them.
+    """
+    _refuse_a_single_label(task, "train", train, "max_train_samples", max_train_samples)
+    for name, rows in evaluation_sets.items():
+        _refuse_a_single_label(task, name, rows, "max_eval_samples", max_eval_samples)
+    if task.label_names is None:
+        return
+    trained = count_classes(task, train["label"])
+    scored: Counter[str] = Counter()
+    for rows in evaluation_sets.values():
+        scored.update(count_classes(task, rows["label"]))
+    listed = [
+        f"{name} {trained[name]:,} / {scored[name]:,}" for name in task.label_names[:CLASSES_SHOWN]
+    ]
+    further = len(task.label_names) - len(listed)
+    if further:
+        listed.append(f"and {further:,} more")
+    logger.info(
+        "%s: classes, with their rows to train on / to score: %s", task.name, ", ".join(listed)
+    )
+    _warn_of_absent_classes(task, trained, "to train on", max_train_samples)
+    _warn_of_absent_classes(task, scored, "to score", max_eval_samples)
+
+
+def _refuse_a_single_label(
+    task: Task, set_name: str, rows: Dataset, argument: str, most: int | None
+) -> None:
+    """Refuse rows that all have the same label, and say what may have cut the others off."""
+    labels = rows["label"][:]
+    if any(label != labels[0] for label in labels):
+        return
+    remedy = "give rows of at least two"
+    if most is not None:
+        remedy = (
+            f"{argument} is {most}: raise it, or shuffle the rows if they are sorted by their label"
+        )
+    raise ValueError(
+        f"all {len(labels):,} rows of {task.name} ({set_name}) have one label, {_shown(task, labels[0])}, so that a score says "
+        f"nothing; {remedy}."
+    )
+
+
+def _shown(task: Task, label) -> str:
+    """Return a label in the user's words; ``label`` is as in `problems.Problem.encode`."""
+    if task.label_names is None:
+        return f"{label:g}"
+    if task.problem is MULTI_LABEL:
+        return repr([task.label_names[number] for number in label])
+    return repr(task.label_names[label])
+
+
+def _warn_of_absent_classes(
+    task: Task, counts: Mapping[str, int], purpose: str, most: int | None
+) -> None:
+    absent = [name for name in task.label_names or () if not counts.get(name)]
+    if not absent:
+        return
+    shown = ", ".join(map(repr, absent[:CLASSES_SHOWN]))
+    cut = "" if most is None else f" among the first {most:,}, which may be sorted by label"
+    logger.warning(
+        "%s: %d of %d classes have no row %s%s: %s",
+        task.name,
+        len(absent),
+        len(task.label_names or ()),
+        purpose,
+        cut,
+        shown,
+    )
