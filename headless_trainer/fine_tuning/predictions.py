@@ -10,6 +10,7 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import torch
+from transformers import PreTrainedConfig
 
 from ..models.loading import check_length, load_tokenizer, usable_positions
 from ..runtime.checkpoints import check_writable, write_whole
@@ -18,7 +19,7 @@ from .classification_rows import encode_rows
 from .glue_arguments import GlueArguments, GlueTrainingArguments
 from .grid import Grid, model_names
 from .own_task import find_text_columns
-from .problems import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL
+from .problems import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
 from .results import OWN_TASK, figures
 from .runs import best_models, quiet_trainer
 from .task_rows import TEXTS, labels_of, read_part, to_texts
@@ -83,26 +84,48 @@ def _task_of_model(source: str, arguments: GlueArguments) -> Task:
         )
     if arguments.max_seq_length:
         check_length(config, arguments.max_seq_length)
-    problems = {problem.config_name: problem for problem in PROBLEMS.values()}
-    problem = problems.get(
-        config.problem_type, REGRESSION if config.num_labels == 1 else SINGLE_LABEL
-    )
-    names = (
-        None
-        if problem is REGRESSION
-        else tuple(config.id2label[index] for index in range(config.num_labels))
-    )
+    problem = _problem_of_model(config)
+    names = None
+    if problem is not REGRESSION:
+        names = tuple(config.id2label[index] for index in range(config.num_labels))
     columns = tuple(arguments.text_columns or getattr(config, "text_columns", ()))
-    if known := TASKS.get(getattr(config, "benchmark_task", None)):
-        return replace(known, columns=columns, metric=arguments.metric or known.metric)
-    return Task(
-        arguments.task_label or OWN_TASK,
-        OWN_TASK,
-        columns,
-        names,
-        problem,
-        arguments.metric or problem.metric,
+    benchmark_task = TASKS.get(getattr(config, "benchmark_task", None))
+    if benchmark_task is None or not _fits(benchmark_task, problem, config):
+        return Task(
+            arguments.task_label or OWN_TASK,
+            OWN_TASK,
+            columns,
+            names,
+            problem,
+            arguments.metric or problem.metric,
+        )
+    task = replace(
+        benchmark_task, columns=columns, metric=arguments.metric or benchmark_task.metric
     )
+    if task.form == "copa" or names is None or names == _default_names(config):
+        return task  # the model has no names of classes
+    return replace(task, label_names=names, numbered_names=benchmark_task.label_names)
+
+
+def _problem_of_model(config: PreTrainedConfig) -> Problem:
+    by_config_name = {problem.config_name: problem for problem in PROBLEMS.values()}
+    default = REGRESSION if config.num_labels == 1 else SINGLE_LABEL
+    return by_config_name.get(config.problem_type, default)
+
+
+def _fits(task: Task, problem: Problem, config: PreTrainedConfig) -> bool:
+    """Return whether a model still has the outputs of the benchmark's task that its configuration names.
+
+    Another training on other classes may have kept the name. A candidate of `copa` has one output, as a number has.
+    """
+    if task.num_labels != config.num_labels:
+        return False
+    return task.form == "copa" or task.problem is problem
+
+
+def _default_names(config: PreTrainedConfig) -> tuple[str, ...]:
+    """Return the names that transformers gives to classes without names."""
+    return tuple(f"LABEL_{index}" for index in range(config.num_labels))
 
 
 def of_grid(grid: Grid, rows: Rows) -> Jobs:

@@ -3,8 +3,9 @@
 import logging
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 import datasets
 import pyarrow as pa
@@ -267,37 +268,63 @@ def names_in(value: str | Sequence) -> list[str]:
 
 def labels_of(task: Task, column: pa.ChunkedArray, where: str) -> list:
     """Return the labels of a column as input for `problems.Problem.encode`, or None if there are none."""
-    values, problem = label_values(column), task.problem
-    numbers = {name: index for index, name in enumerate(task.label_names or ())}
-    if (
-        task.benchmark != OWN_TASK
-    ):  # benchmarks also have class numbers, and names such as True and False
+    values = label_values(column)
+    if task.benchmark != OWN_TASK:
         values = [None if value == UNLABELLED else value for value in values]
-        numbers |= {
-            other: index for name, index in numbers.items() for other in (str(index), name.lower())
-        }
     # An empty cell is ambiguous: it means no label if other cells have labels, and a missing answer if all are empty.
-    if problem is MULTI_LABEL and any(values) and any(isinstance(value, str) for value in values):
+    is_text_of_labels = any(values) and any(isinstance(value, str) for value in values)
+    if task.problem is MULTI_LABEL and is_text_of_labels:
         values = [value or "" for value in values]
-    encode = {
-        SINGLE_LABEL: lambda value: numbers[class_name(value)],
-        MULTI_LABEL: lambda value: [numbers[name] for name in names_in(value)],
-        REGRESSION: _finite,
-    }[problem]
-    found = []
+    numbers = _class_numbers(task)
+    labels = []
     for row, value in enumerate(values):
         try:
-            found.append(None if value is None else encode(value))
+            labels.append(None if value is None else _label(task, value, numbers))
         except (KeyError, TypeError, ValueError) as error:
-            listed = ", ".join([*numbers][:LABELS_SHOWN]) + ", ..." * (len(numbers) > LABELS_SHOWN)
-            must = "be a finite number" if problem is REGRESSION else f"be of {listed}"
             raise ValueError(
-                f"row {row} of {where} has label {value!r:.300}, which must {must}."
+                f"row {row} of {where} has label {value!r:.300}, which must {_requirement(task, numbers)}."
             ) from error
-    return found
+    return labels
 
 
-def _finite(value) -> float:
-    if isinstance(value, bool) or not math.isfinite(number := float(value)):
+def _class_numbers(task: Task) -> dict[str, int]:
+    """Return the output of the model for each way to write a class.
+
+    Files of a benchmark also have the numbers of its classes, and other cases of their names (True and true). A model may
+    have the same names in another order, or names of its own in the benchmark's order.
+    """
+    numbers = {name: index for index, name in enumerate(task.label_names or ())}
+    if task.benchmark == OWN_TASK:
+        return numbers
+    by_lower_case = {name.lower(): index for name, index in numbers.items()}
+    names_in_files = task.numbered_names or task.label_names or ()
+    reordered = {name.lower() for name in names_in_files} == set(by_lower_case)
+    for number, name in enumerate(names_in_files):
+        output = by_lower_case[name.lower()] if reordered else number
+        for written in (str(number), name, name.lower()):
+            numbers.setdefault(written, output)
+    for name, output in by_lower_case.items():
+        numbers.setdefault(name, output)
+    return numbers
+
+
+def _label(task: Task, value: Any, numbers: Mapping[str, int]) -> int | list[int] | float:
+    """Return one label as a number; raises KeyError, TypeError or ValueError if it is none of the task."""
+    if task.problem is SINGLE_LABEL:
+        return numbers[class_name(value)]
+    if task.problem is MULTI_LABEL:
+        return [numbers[name] for name in names_in(value)]
+    number = float(value)
+    if isinstance(value, bool) or not math.isfinite(number):
         raise ValueError
     return number
+
+
+def _requirement(task: Task, numbers: Mapping[str, int]) -> str:
+    """Say what a label of a task must be."""
+    if task.problem is REGRESSION:
+        return "be a finite number"
+    listed = ", ".join(list(numbers)[:LABELS_SHOWN])
+    if len(numbers) > LABELS_SHOWN:
+        listed += ", ..."
+    return f"be of {listed}"

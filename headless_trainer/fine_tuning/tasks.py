@@ -26,6 +26,8 @@ class Task:
     evaluation_splits: tuple[str, ...] = ("validation",)  # scored together, as one set
     train_language: str | None = None  # of XNLI
     languages: tuple[str, ...] = ()  # of XNLI, each scored as a separate set
+    # The classes in the order of their numbers in the benchmark's files, if a model has another order or other names.
+    numbered_names: tuple[str, ...] | None = None
 
     @property
     def num_classes(self) -> int:

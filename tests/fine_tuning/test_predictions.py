@@ -303,6 +303,98 @@ def test_the_same_command_predicts_again_and_a_model_that_is_gone_is_named(
         run(*command)
 
 
+@pytest.fixture(scope="module")
+def sentiment(models, tmp_path_factory, text_lines) -> Path:
+    """A model that was fine-tuned on SST-2's form of rows, whose classes are 0 (negative) and 1 (positive)."""
+    folder = tmp_path_factory.mktemp("sst2")
+    rows = [{"sentence": text_lines[i], "label": i % 2} for i in range(24)]
+    for split in ("train", "validation"):
+        write(folder / "data" / "sst2" / f"{split}.jsonl", rows)
+    data = ("--tasks", "sst2", "--data_dir", folder / "data", "--seeds", 0, "--save_models")
+    run("--model_name_or_path", models["bert"], *data, "--output_dir", folder / "out")
+    return folder / "out" / "balanced" / "bert" / "sst2" / "best"
+
+
+def predicted(model: Path, folder: Path, rows: list[dict]) -> tuple[list[dict], dict]:
+    """The predictions of a model for rows, and its scores on them."""
+    write(folder / "test.jsonl", rows)
+    flags = ("--do_predict", "--test_file", folder / "test.jsonl", "--output_dir", folder / "out")
+    run("--model_name_or_path", model, *flags)
+    (path,) = (folder / "out" / "predictions").glob("*.jsonl")
+    (scores_path,) = path.parent.glob("*_scores.json")
+    lines = path.read_text().splitlines()
+    return [json.loads(line) for line in lines], json.loads(scores_path.read_text())
+
+
+def change_config(model: Path, folder: Path, **changes) -> Path:
+    """A copy of a model with other values in its configuration."""
+    copy = Path(shutil.copytree(model, folder / "model"))
+    config = json.loads((copy / "config.json").read_text()) | changes
+    (copy / "config.json").write_text(json.dumps(config))
+    return copy
+
+
+def sentiment_rows(lines, *labels) -> list[dict]:
+    return [{"sentence": lines[i], "label": labels[i % len(labels)]} for i in range(12)]
+
+
+def test_a_benchmarks_model_predicts_by_the_names_in_its_configuration(
+    sentiment, tmp_path, text_lines
+):
+    """Numbers and names of the benchmark in the file stand for the classes in the same places."""
+    before, scores_before = predicted(
+        sentiment, tmp_path / "before", sentiment_rows(text_lines, "0", "positive")
+    )
+    names = {"id2label": {"0": "schlecht", "1": "gut"}, "label2id": {"schlecht": 0, "gut": 1}}
+    renamed = change_config(sentiment, tmp_path, **names)
+    for labels in (("0", "positive"), ("schlecht", "gut")):
+        after, scores_after = predicted(
+            renamed, tmp_path / labels[1], sentiment_rows(text_lines, *labels)
+        )
+        german = {"negative": "schlecht", "positive": "gut"}
+        assert [row["prediction"] for row in after] == [german[row["prediction"]] for row in before]
+        assert set(after[0]["probabilities"]) == {"schlecht", "gut"}
+        assert scores_after["metrics"] == scores_before["metrics"]
+
+
+def test_a_benchmarks_numbers_are_its_own_where_the_model_has_its_classes_in_another_order(
+    sentiment, tmp_path, text_lines
+):
+    """Label 0 in the file is negative, which is the second output of this model."""
+    names = {"id2label": {"0": "positive", "1": "negative"}}
+    reordered = change_config(sentiment, tmp_path, **names)
+    by_number, scores_by_number = predicted(
+        reordered, tmp_path / "numbers", sentiment_rows(text_lines, 0, 1)
+    )
+    by_name, scores_by_name = predicted(
+        reordered, tmp_path / "names", sentiment_rows(text_lines, "negative", "positive")
+    )
+    right = [row["prediction"] == ["negative", "positive"][row["label"]] for row in by_number]
+    assert scores_by_number["metrics"]["accuracy"] == sum(right) / 12
+    assert scores_by_name["metrics"] == scores_by_number["metrics"]
+    assert [row["prediction"] for row in by_name] == [row["prediction"] for row in by_number]
+
+
+def test_a_model_without_names_of_classes_has_those_of_its_benchmark(
+    sentiment, tmp_path, text_lines
+):
+    nameless = change_config(sentiment, tmp_path, id2label={"0": "LABEL_0", "1": "LABEL_1"})
+    rows, _ = predicted(nameless, tmp_path / "new", sentiment_rows(text_lines, 0, 1))
+    assert set(rows[0]["probabilities"]) == {"negative", "positive"}
+
+
+def test_a_model_that_was_trained_further_on_other_classes_is_no_longer_a_benchmarks(
+    sentiment, tmp_path, text_lines
+):
+    """Its configuration may still name the benchmark's task."""
+    changed = change_config(sentiment, tmp_path, benchmark_task="mnli", text_columns=["sentence"])
+    rows, scores = predicted(
+        changed, tmp_path / "new", sentiment_rows(text_lines, "negative", "positive")
+    )
+    assert set(rows[0]["probabilities"]) == {"negative", "positive"}
+    assert scores["task"] == "user"
+
+
 @pytest.mark.slow
 def test_two_processes_predict_what_one_does(trained, models, tmp_path):
     """With early stopping, in which both follow the same scores."""
