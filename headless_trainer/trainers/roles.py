@@ -1,4 +1,7 @@
-"""Drop the gradients of padding that reach the input embedding from its inputs."""
+"""Drop the gradients of padding that reach the input embedding from its inputs.
+
+Letters used in shapes: B rows, T tokens in a row, D width.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,11 +11,16 @@ from torch import Tensor, nn
 
 
 class EmbeddingRoles:
-    """Drops the gradients of padding; ``embedding`` embeds input tokens and, outside the model's forward, candidates."""
+    """Drops the gradients of padding that the inputs of a model bring to its embedding.
+
+    ``embedding`` embeds input tokens in the model's forward and candidates outside it. Padding is
+    masked in attention, but the convolutions of ConvBERT and the mixing of FNet read it, so that a
+    row's result would otherwise depend on the longest row of its batch.
+    """
 
     def __init__(self, embedding: nn.Module):
         self.embedding = embedding
-        self._padded: Tensor | None = None
+        self._is_padding: Tensor | None = None  # (B, T) bool, between an announcement and its call
 
     @contextmanager
     def told_apart(self) -> Iterator[None]:
@@ -24,14 +32,32 @@ class EmbeddingRoles:
             hook.remove()
 
     def expect_inputs(self, mask: Tensor | None) -> None:
-        """Announce that the next call of the embedding is for inputs, with this ``(B, T)`` mask, 0 at padding."""
-        self._padded = mask == 0 if mask is not None and mask.dim() == 2 else None
+        """Announce that the next call of the embedding is for inputs.
 
-    # Outside the graph of a compiled trunk: it changes from step to step, which would recompile the trunk.
+        ``mask`` is their attention mask ``(B, T)``, 0 at padding. Masks of other shapes, between
+        pairs of tokens, and None mean that no gradient is dropped.
+        """
+        self._is_padding = None
+        if mask is not None and mask.dim() == 2:
+            self._is_padding = mask == 0
+
+    # Outside the graph of a compiled trunk: it changes from step to step, which would recompile it.
     @torch.compiler.disable
     def _on_embedded(self, module: nn.Module, args: tuple, output: Tensor) -> None:
-        padded, self._padded = self._padded, None
-        if (
-            padded is not None and output.requires_grad
-        ):  # ConvBERT's convolutions and FNet's mixing still read padding
-            output.register_hook(lambda grad: grad.masked_fill(padded[..., None], 0.0))
+        is_padding = self._is_padding
+        self._is_padding = None
+        if is_padding is None or not output.requires_grad:
+            return
+        rows, tokens = is_padding.shape
+        added_by_model = output.shape[1] - tokens
+        if output.shape[0] != rows or added_by_model < 0:
+            raise ValueError(
+                f"The model embeds {tuple(output.shape[:2])} tokens of a batch of {rows} x {tokens} "
+                "(rows x tokens), so its padding cannot be found: use another architecture, or "
+                "pack the rows full (leave line_by_line out)."
+            )
+        # Longformer and BigBird lengthen rows to whole blocks before they embed them.
+        is_padding = nn.functional.pad(is_padding, (0, added_by_model), value=True)
+        output.register_hook(
+            lambda gradient: gradient.masked_fill(is_padding[..., None], 0.0)  # (B, T, D)
+        )
