@@ -17,6 +17,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from ..arguments import with_settings
 from ..hub.pushes import HubPushes, repository_name
+from ..runtime.checkpoints import delete_folder
 from ..runtime.processes import on_first_process
 from .classification import ClassificationTrainer
 from .classification_rows import encode_rows
@@ -213,9 +214,8 @@ def keep_model(run: Run, result: dict) -> Path | None:
             shutil.rmtree(saved)
             return None
     write_run(saved / SEED, {"seed": run.seed, "score": result["score"]})
-    shutil.rmtree(
-        folder, ignore_errors=True
-    )  # a worse model, or this one of a run that was killed before its scores
+    # A worse model, or this one of a run that was killed before its scores.
+    delete_folder(folder)
     return saved.rename(folder)
 
 

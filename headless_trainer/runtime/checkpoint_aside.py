@@ -8,7 +8,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from .checkpoints import INCOMPLETE_NAME, checkpoints_in, last_whole_checkpoint
+from .checkpoints import (
+    INCOMPLETE_NAME,
+    checkpoints_in,
+    delete_folder,
+    last_whole_checkpoint,
+)
 from .manifest import missing_part, names_in, sync_folder, write_manifest
 from .processes import is_lost_connection
 
@@ -72,18 +77,27 @@ def rotate_checkpoints(run_dir: str | Path, limit: int | None, keep: set[str]) -
     """Delete the checkpoints with the fewest steps beyond ``limit``, if given.
 
     Paths in ``keep`` always stay: the one just written, as damaged ones may have more steps, the best one, and those that are
-    being pushed to the Hub.
+    being pushed to the Hub. Of a link to a checkpoint elsewhere only the link is deleted.
     """
     if limit is None or limit <= 0:  # no limit, as in transformers
         return
-    kept, found = {Path(path).resolve() for path in keep}, checkpoints_in(run_dir)
-    others = [path for path in found if path.resolve() not in kept]
-    aside = Path(run_dir, INCOMPLETE_NAME)
-    for path in others[max(0, limit - (len(found) - len(others))) :]:
-        aside.mkdir(exist_ok=True)
-        # So that a kill leaves no partial checkpoint under its name. An earlier one may still be there: NFS keeps open files.
-        os.replace(path, tempfile.mkdtemp(dir=aside))
-        shutil.rmtree(aside, ignore_errors=True)
+    kept_paths = {Path(path).resolve() for path in keep}
+    checkpoints = checkpoints_in(run_dir)
+    deletable = [path for path in checkpoints if path.resolve() not in kept_paths]
+    kept_count = len(checkpoints) - len(deletable)
+    for path in deletable[max(0, limit - kept_count) :]:
+        _delete_checkpoint(path, Path(run_dir, INCOMPLETE_NAME))
+
+
+def _delete_checkpoint(path: Path, aside: Path) -> None:
+    if path.is_symlink():
+        delete_folder(path)
+        return
+    aside.mkdir(exist_ok=True)
+    # Moved first, so that a kill leaves no partial checkpoint under its name. The temporary folder has a new name, because an
+    # earlier one may still be there: NFS keeps open files.
+    os.replace(path, tempfile.mkdtemp(dir=aside))
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 class CheckpointAside(ExitStack):
@@ -109,10 +123,9 @@ class CheckpointAside(ExitStack):
         if part := missing_part(self.folder, names_in(self.folder), facts, model_only):
             raise FileNotFoundError(f"it lacks {part}, which was never written or has been removed")
         write_manifest(self.folder, **facts)
-        if self.final.exists():
-            os.replace(
-                self.final, self.aside / "replaced"
-            )  # after a kill here, the next resume finishes the rename
+        if os.path.lexists(self.final):  # also a link to a disk that is gone by now
+            # After a kill here, the next resume finishes the rename.
+            os.replace(self.final, self.aside / "replaced")
         os.replace(self.folder, self.final)
         sync_folder(self.run_dir)
         shutil.rmtree(self.aside, ignore_errors=True)

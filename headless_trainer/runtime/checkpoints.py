@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import tempfile
 import threading
@@ -72,6 +73,14 @@ def write_whole(path: Path, content: bytes) -> None:
         aside.write_bytes(content)
 
 
+def delete_folder(path: Path) -> None:
+    """Delete a folder with all it holds; of a link to a folder, which someone has put elsewhere, only the link."""
+    if path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def save_settings(folder: str | Path, args: TrainingArguments, **facts: Any) -> None:
     """Write the training arguments and other ``facts`` of a run; tokens are masked by `TrainingArguments.to_dict`."""
     content = json.dumps(args.to_dict() | facts, indent=2, default=str)
@@ -99,12 +108,39 @@ def read_settings(folder: str | Path) -> dict:
 
 def checkpoints_in(folder: str | Path) -> list[Path]:
     """Find the checkpoints in a run's folder, complete or not, the one with the most steps first."""
-    found = [
+    folders = [path for path in _named_as_checkpoints(folder) if path.is_dir()]
+    return sorted(folders, key=_steps, reverse=True)
+
+
+def _named_as_checkpoints(folder: str | Path) -> list[Path]:
+    return [
         path
-        for path in Path(folder).glob("checkpoint-*")
+        for path in sorted(Path(folder).glob("checkpoint-*"))
         if re.fullmatch(r"checkpoint-\d+", path.name)
     ]
-    return sorted(filter(Path.is_dir, found), key=_steps, reverse=True)
+
+
+def check_places_of_checkpoints(folder: str | Path) -> None:
+    """Refuse a run's folder in which a checkpoint cannot be written or read, before the run needs it.
+
+    Raises:
+        ValueError: if the temporary folder of checkpoints is a file or a link, or if a checkpoint is
+            a link to nothing, as when it lies on a disk that is not mounted.
+    """
+    aside = Path(folder, INCOMPLETE_NAME)
+    # A checkpoint that was written behind a link could not be renamed into the run's folder.
+    if aside.is_symlink() or (aside.exists() and not aside.is_dir()):
+        raise ValueError(
+            f"output_dir {str(folder)!r} holds {INCOMPLETE_NAME!r}, which is not a folder, so no "
+            "checkpoint could be written there: delete it, or choose another --output_dir."
+        )
+    for path in _named_as_checkpoints(folder):
+        if path.is_symlink() and not path.exists():
+            raise ValueError(
+                f"output_dir {str(folder)!r} holds {path.name!r}, a link to {os.readlink(path)!r}, "
+                "which does not exist: mount its disk, delete the link, or choose another "
+                "--output_dir."
+            )
 
 
 def _steps(checkpoint: Path) -> int:
@@ -140,6 +176,7 @@ def checkpoint_to_resume(value: str | bool | None, output_dir: str | Path) -> st
 
 
 def _last_to_resume(value: str | bool, output_dir: Path) -> str | None:
+    check_places_of_checkpoints(output_dir)
     # A checkpoint that is whole but was left there: its process was killed before the rename.
     for folder in checkpoints_in(output_dir / INCOMPLETE_NAME):
         if find_fault(folder) is None and not (output_dir / folder.name).exists():
@@ -163,6 +200,7 @@ def check_output_dir(
 ) -> None:
     """Refuse to overwrite an earlier run unless this run resumes its end; ``in_python`` words the error for notebooks."""
     folder = Path(output_dir)
+    check_places_of_checkpoints(folder)
     checkpoints = checkpoints_in(folder)
     left = [
         *checkpoints,

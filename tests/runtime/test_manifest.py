@@ -13,7 +13,11 @@ from safetensors.torch import save_file
 
 from headless_trainer.runtime import manifest
 from headless_trainer.runtime.checkpoint_aside import CheckpointAside, rotate_checkpoints
-from headless_trainer.runtime.checkpoints import checkpoint_to_resume, last_whole_checkpoint
+from headless_trainer.runtime.checkpoints import (
+    check_output_dir,
+    checkpoint_to_resume,
+    last_whole_checkpoint,
+)
 from headless_trainer.runtime.manifest import MANIFEST_NAME, find_fault, read_facts, write_manifest
 
 FILES = {
@@ -360,3 +364,56 @@ def test_killed_while_deleting_nothing_half_is_left(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         rotate(tmp_path, 1, 2)
     assert names(tmp_path) == [".incomplete", "checkpoint-2"]
+
+
+def linked(tmp_path, step: int) -> Path:
+    """A whole checkpoint that was moved to another disk, with a link in its place; return where it went."""
+    checkpoint(tmp_path, step)
+    elsewhere = tmp_path.parent / f"{tmp_path.name}-disk" / f"checkpoint-{step}"
+    elsewhere.parent.mkdir(exist_ok=True)
+    (tmp_path / elsewhere.name).rename(elsewhere)
+    (tmp_path / elsewhere.name).symlink_to(elsewhere)
+    return elsewhere
+
+
+def test_rotation_deletes_a_link_and_not_the_checkpoint_behind_it(tmp_path):
+    elsewhere = linked(tmp_path, 1)
+    checkpoint(tmp_path, 2), checkpoint(tmp_path, 3)
+    assert rotate(tmp_path, 2, 3) == [2, 3]
+    assert find_fault(elsewhere) is None
+
+
+def test_a_checkpoint_of_the_same_step_replaces_a_link(tmp_path):
+    elsewhere = linked(tmp_path, 5)
+    with CheckpointAside(str(tmp_path), "checkpoint-5", True) as aside:
+        fill(aside.folder)
+        aside.publish()
+    assert names(tmp_path) == ["checkpoint-5"] and not (tmp_path / "checkpoint-5").is_symlink()
+    assert find_fault(elsewhere) is None
+
+
+def test_a_linked_checkpoint_is_resumed_from(tmp_path):
+    checkpoint(tmp_path, 2)
+    linked(tmp_path, 4)
+    assert checkpoint_to_resume("last", tmp_path) == str(tmp_path / "checkpoint-4")
+
+
+@pytest.mark.parametrize("value", [None, "last", "auto"])
+def test_a_link_to_a_checkpoint_on_a_missing_disk_is_refused_before_the_run(tmp_path, value):
+    checkpoint(tmp_path, 2)
+    (tmp_path / "checkpoint-4").symlink_to("/mnt/away/checkpoint-4")
+    with pytest.raises(ValueError, match="output_dir .*'checkpoint-4'.*'/mnt/away/checkpoint-4'"):
+        check_output_dir(tmp_path, checkpoint_to_resume(value, tmp_path))
+
+
+@pytest.mark.parametrize("value", [None, "last", "auto"])
+@pytest.mark.parametrize("kind", ["file", "link to a folder", "link to nothing"])
+def test_a_temporary_folder_that_is_none_is_refused_before_the_run(tmp_path, value, kind):
+    aside = tmp_path / "run" / ".incomplete"
+    checkpoint(aside.parent, 2)
+    if kind == "file":
+        aside.touch()
+    else:
+        aside.symlink_to(tmp_path if kind == "link to a folder" else tmp_path / "away")
+    with pytest.raises(ValueError, match=r"output_dir .*'\.incomplete'"):
+        check_output_dir(aside.parent, checkpoint_to_resume(value, aside.parent))
