@@ -57,7 +57,7 @@ from .evaluation import Evaluation, generators_set_aside
 from .finite import FiniteCheck, check_precision
 from .pools import CandidatePools, Shares
 from .roles import EmbeddingRoles
-from .sparse_rows import SparseRows, check_optimizer
+from .sparse_rows import SparseRows
 from .step import (
     CARRIED,
     EVALUATION_SEED,
@@ -67,6 +67,7 @@ from .step import (
     draw_step,
 )
 from .stream_place import StreamPlace
+from .trained_weights import check_anything_is_trained, check_optimizer, check_trained_weights
 from .window import LogAtSaves, TrainingWindow
 
 logger = logging.getLogger(__name__)
@@ -98,14 +99,7 @@ def check_trainable(
         check_causal(trunk)
     if args.objective == "headless":
         head_class(trunk).check_launch(args)
-    if args.sparse_embedding_updates and not trunk.get_input_embeddings().weight.requires_grad:
-        raise ValueError(
-            "sparse_embedding_updates is True but the embedding of the model is frozen: leave it out."
-        )
-    if args.muon_learning_rate and not layer_matrices(trunk):
-        raise ValueError(
-            f"muon_learning_rate is {args.muon_learning_rate} but the model trains no linear layer."
-        )
+    check_trained_weights(model, trunk, args)
     return TargetMaker(args.task, model, tokenizer, args)
 
 
@@ -538,6 +532,7 @@ class PretrainingTrainer(Trainer):
         self.args.output_dir = os.path.abspath(
             self.args.output_dir
         )  # it may have been set to another
+        check_anything_is_trained(self.model)
         with ExitStack() as around:
             around.enter_context(alone_in(self.args.output_dir, owner="training"))
             checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir)

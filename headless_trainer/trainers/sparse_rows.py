@@ -1,8 +1,7 @@
 """Update only the embedding rows that a step reads: when rows catch up, and how their gradients are exchanged."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
@@ -11,26 +10,6 @@ from transformers import TrainerCallback
 from ..arguments import HeadlessTrainingArguments
 from ..objective.sparse_adamw import SparseAdamW, average_row_gradients
 from .step import Step
-
-
-def check_optimizer(args: HeadlessTrainingArguments, given: Mapping[str, Any]) -> None:
-    """Refuse an optimizer among the ``given`` parameters of a trainer if a setting also chooses one."""
-    brings = next(
-        (name for name in ("optimizers", "optimizer_cls_and_kwargs") if any(given.get(name) or ())),
-        None,
-    )
-    setting = next(
-        (
-            name
-            for name in ("sparse_embedding_updates", "muon_learning_rate")
-            if getattr(args, name)
-        ),
-        None,
-    )
-    if brings and setting:
-        raise ValueError(
-            f"{setting} is {getattr(args, setting)} but {brings} also chooses an optimizer: drop one."
-        )
 
 
 class SparseRows(TrainerCallback):
