@@ -104,19 +104,28 @@ def probe_ids(model: PreTrainedModel) -> Tensor:
     ]
 
 
-@torch.no_grad()
 def probe(model: PreTrainedModel, ids: Tensor):
-    """Run a model without dropout, and without attention kernels that need another device or precision."""
-    training, attention = model.training, model.config._attn_implementation
-    kind = getattr(model.base_model, "attention_type", None)
+    """Run a model without dropout, and without kernels that need another device or precision."""
+    with set_for_probe(model, attention="eager"):
+        return model(input_ids=ids)
+
+
+@contextmanager
+def set_for_probe(model: PreTrainedModel, attention: str) -> Iterator[None]:
+    """Turn off dropout and gradients, and set the kind of attention, while a model is tried out."""
+    was_training = model.training
+    attention_before = model.config._attn_implementation
+    pattern = getattr(model.base_model, "attention_type", None)
     try:
-        model.config._attn_implementation = "eager"
-        return model.eval()(input_ids=ids)
-    finally:
         model.config._attn_implementation = attention
-        model.train(training)
-        if kind == "block_sparse":  # BigBird leaves it for good at the first short row
-            model.base_model.set_attention_type(kind)
+        model.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        model.config._attn_implementation = attention_before
+        model.train(was_training)
+        if pattern == "block_sparse":  # BigBird leaves it for good at the first short row
+            model.base_model.set_attention_type(pattern)
 
 
 def check_vocabulary(model: PreTrainedModel, tokenizer, source: str, remedy: str) -> None:

@@ -1,4 +1,7 @@
-"""Keep documents that are packed into one row from attending to each other."""
+"""Keep documents that are packed into one row from attending to each other.
+
+Letters used in shapes: B rows, T tokens in a row.
+"""
 
 import dataclasses
 import inspect
@@ -6,42 +9,64 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..models.padding_row import first_position
+from ..models.trunk import set_for_probe
 from ..objective.masking import document_bounds, document_mask, document_positions
+
+# Kinds of attention that run on every device, and that take a mask between pairs of tokens.
+PLAIN_ATTENTION = ("sdpa", "eager")
+# Kinds of attention for which transformers itself finds document ends in restarting positions.
+READS_POSITIONS = ("sdpa", "eager", "flex_attention")
+# Outputs of the same document after two different ones differ by 0 where documents are kept apart,
+# and by more than 1e-4 of the largest output where they are not.
+LARGEST_DIFFERENCE = 1e-5
+OTHER_MODELS = "use another architecture (GPT-2, GPT-NeoX, Llama, BERT, ...)"
+LEAVE_OUT = "or leave isolate_documents out"
 
 
 def sent(value: Any, device: torch.device) -> Any:
-    """Move a value to a device, with every tensor in its dictionaries, lists, tuples and dataclasses."""
-    if isinstance(value, torch.Tensor):
-        # An unpinned copy would wait for all queued work of the device.
-        waits = device.type == "cuda" and value.device != device
-        return value.pin_memory().to(device, non_blocking=True) if waits else value.to(device)
+    """Move a value to a device: every tensor in its dictionaries, lists, tuples and dataclasses."""
+    if isinstance(value, Tensor):
+        if device.type == "cuda" and value.device != device:
+            # An unpinned copy would wait for all queued work of the device.
+            return value.pin_memory().to(device, non_blocking=True)
+        return value.to(device)
     if isinstance(value, Mapping):
-        return {name: sent(each, device) for name, each in value.items()}
+        return {name: sent(item, device) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)([sent(each, device) for each in value])
+        return type(value)([sent(item, device) for item in value])
     if dataclasses.is_dataclass(value):
         return dataclasses.replace(value, **sent(vars(value), device))
     return value
 
 
 class DocumentIsolation:
-    """Changes a model's inputs so that packed documents, each ended by an eos or sep token, do not attend to each other.
+    """Changes a model's inputs so that packed documents do not attend to each other.
 
-    Decoders get positions that restart where a document begins; encoders get a mask between pairs of positions.
+    An eos or sep token ends each document. Decoders get positions that restart where a document
+    begins; encoders get a mask between pairs of positions.
+
+    Raises:
+        ValueError: if the tokenizer has no such token, or the model does not keep documents apart.
     """
 
-    def __init__(self, task: str, model, tokenizer):
-        ends = {getattr(tokenizer, name, None) for name in ("eos_token_id", "sep_token_id")} - {
-            None
-        }
+    def __init__(self, task: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
+        ends = {
+            getattr(tokenizer, "eos_token_id", None),
+            getattr(tokenizer, "sep_token_id", None),
+        } - {None}
         if not ends:
             raise ValueError(
-                "isolate_documents is True but the tokenizer has no eos or sep token to end a document."
+                "isolate_documents is True but the tokenizer has no eos or sep token to end a "
+                "document."
             )
-        self.task, self.model, self.ends = task, model, torch.tensor(sorted(ends))
+        self.task = task
+        self.model = model
+        self.ends = torch.tensor(sorted(ends))
         if task == "mlm":
             self._check_takes_pairs()
             self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
@@ -49,94 +74,100 @@ class DocumentIsolation:
         self._check_isolates(tokenizer)
 
     def add(self, inputs: dict[str, Any], device: torch.device) -> None:
-        """Change the inputs of a batch in place. Given ``position_ids`` are kept; in a decoder they mark the documents.
+        """Change the inputs of a batch in place.
 
-        Masks between pairs of tokens, each as large as all scores of one attention head, are made on the device.
+        Given ``position_ids``, ``(B, T)``, are kept; in a decoder they mark the documents. Masks
+        between pairs of tokens, ``(B, 1, T, T)``, each as large as all scores of one attention
+        head, are made on the device.
         """
-        ids = inputs["input_ids"]
+        ids = inputs["input_ids"]  # (B, T)
         if "attention_mask" in inputs:  # padding before a document is none of it
             ids = ids.masked_fill(inputs["attention_mask"] == 0, int(self.ends[0]))
-        positions = document_positions(ids, self.ends)
+        positions = document_positions(ids, self.ends)  # (B, T)
         if self.task == "clm":
-            positions = inputs.get("position_ids", positions)
-            # Decoders find document starts by restarting positions, but only without a mask or a cache.
-            inputs.pop("attention_mask", None)
-            inputs.update(position_ids=positions, use_cache=False)
-            if (self.model.config._attn_implementation or "sdpa") not in (
-                "sdpa",
-                "eager",
-                "flex_attention",
-            ):
-                # From restarting positions alone, transformers finds document ends only in a batch of one row.
-                # https://github.com/huggingface/transformers/pull/40002
-                inputs.update(
-                    dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), document_bounds(positions))
-                )
-                inputs.update(dict.fromkeys(("max_length_q", "max_length_k"), positions.shape[1]))
-            return
+            self._add_to_decoder(inputs, positions)
+        else:
+            self._add_to_encoder(inputs, positions, device)
+
+    def _add_to_decoder(self, inputs: dict[str, Any], positions: Tensor) -> None:
+        positions = inputs.get("position_ids", positions)
+        # Decoders find document starts by restarting positions, but only without a mask or a cache.
+        inputs.pop("attention_mask", None)
+        inputs["position_ids"] = positions
+        inputs["use_cache"] = False
+        if (self.model.config._attn_implementation or "sdpa") not in READS_POSITIONS:
+            # From restarting positions alone, transformers finds document ends only in a batch of
+            # one row. https://github.com/huggingface/transformers/pull/40002
+            bounds = document_bounds(positions)
+            inputs["cu_seq_lens_q"] = bounds
+            inputs["cu_seq_lens_k"] = bounds
+            inputs["max_length_q"] = positions.shape[1]
+            inputs["max_length_k"] = positions.shape[1]
+
+    def _add_to_encoder(
+        self, inputs: dict[str, Any], positions: Tensor, device: torch.device
+    ) -> None:
         if self._takes_positions:
             inputs.setdefault("position_ids", positions + self._first_position)
-        visible = document_mask(sent(positions, device))
+        visible = document_mask(sent(positions, device))  # (B, 1, T, T) bool
         if "attention_mask" in inputs:
-            # Padding attends to padding: a position that attends to nothing gives NaN, which spreads in the next layer.
-            real = sent(inputs["attention_mask"].bool(), device)
-            visible &= real[:, None, :, None] == real[:, None, None, :]
+            # Padding attends to padding: a position that attends to nothing gives NaN, which
+            # spreads in the next layer.
+            is_text = sent(inputs["attention_mask"].bool(), device)  # (B, T)
+            visible &= is_text[:, None, :, None] == is_text[:, None, None, :]
         if self.model.config._attn_implementation == "eager":  # it adds the mask to the scores
             dtype = self.model.dtype
-            visible = torch.zeros_like(visible, dtype=dtype).masked_fill(
-                ~visible, torch.finfo(dtype).min
-            )
+            added = torch.zeros_like(visible, dtype=dtype)
+            visible = added.masked_fill(~visible, torch.finfo(dtype).min)
         inputs["attention_mask"] = visible
 
     def _check_takes_pairs(self) -> None:
-        attention = self.model.config._attn_implementation
+        config = self.model.config
+        attention = config._attn_implementation
+        if getattr(self.model.base_model, "attention_type", None) == "block_sparse":  # BigBird
+            attention = "block_sparse"
         # One mask for every layer would widen the sliding windows of ModernBERT and similar models.
-        windows = "sliding_attention" in (getattr(self.model.config, "layer_types", None) or ())
-        if (
-            attention not in ("sdpa", "eager")
-            or self.model.config.model_type.startswith("deberta")
-            or windows
-        ):
+        has_windows = "sliding_attention" in (getattr(config, "layer_types", None) or ())
+        is_deberta = config.model_type.startswith("deberta")
+        if attention not in PLAIN_ATTENTION or is_deberta or has_windows:
             raise ValueError(
-                f"isolate_documents is True but attention {attention!r} of {type(self.model).__name__} accepts no mask between "
-                "pairs of tokens: use attn_implementation 'sdpa' with another encoder, or leave isolate_documents out."
+                f"isolate_documents is True but attention {attention!r} of "
+                f"{type(self.model).__name__} accepts no mask between pairs of tokens: use "
+                f"attn_implementation 'sdpa' with another encoder, {LEAVE_OUT}."
             )
 
-    @torch.no_grad()
-    def _check_isolates(self, tokenizer) -> None:
-        """Compare outputs, not configurations: many decoders accept ``position_ids`` and still attend across documents."""
-        model, config = self.model, self.model.config
+    def _check_isolates(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Compare outputs, not configurations: many decoders accept positions and ignore them."""
         if is_deepspeed_zero3_enabled():
             return  # there are no whole weights yet
-        attention = config._attn_implementation
-        if attention not in (
-            "sdpa",
-            "eager",
-        ):  # other kernels need an accelerator, and the model is not on it yet
-            config._attn_implementation = "eager"
-        taken = {*tokenizer.all_special_ids, *self.ends.tolist()}
-        first, other = [
-            token
-            for token in range(model.get_input_embeddings().num_embeddings)
-            if token not in taken
-        ][:2]
-        trunk, training, outputs = model.base_model, model.training, []
-        model.eval()
-        for token in (first, other):  # two first documents before the same second one
-            inputs = {
-                "input_ids": torch.tensor(
-                    [[token, int(self.ends[0]), first, first]], device=model.device
-                )
-            }
-            self.add(inputs, model.device)
-            outputs.append(trunk(**inputs).last_hidden_state[:, 2:].float())
-        model.train(training)
-        config._attn_implementation = attention
-        difference = (outputs[0] - outputs[1]).abs().max() / outputs[
-            0
-        ].abs().max()  # 0 where isolated, else above 1e-4
-        if difference > 1e-5:
+        trunk = self.model.base_model
+        excluded = {*tokenizer.all_special_ids, *self.ends.tolist()}
+        size = self.model.get_input_embeddings().num_embeddings
+        words = [token for token in range(size) if token not in excluded]
+        try:
+            outputs = self._output_after(words[0], words[0])
+            others = self._output_after(words[1], words[0])
+        except Exception as error:  # models differ in what they make of such inputs
             raise ValueError(
-                f"isolate_documents is True but in {type(trunk).__name__} packed documents still attend to each other: use "
-                "another architecture (GPT-2, GPT-NeoX, Llama, BERT, ...), or leave isolate_documents out."
+                f"isolate_documents is True but {type(trunk).__name__} does not take what keeps "
+                f"packed documents apart ({type(error).__name__}: {error}): {OTHER_MODELS}, "
+                f"{LEAVE_OUT}."
+            ) from error
+        difference = (outputs - others).abs().max() / outputs.abs().max()
+        if difference > LARGEST_DIFFERENCE:
+            raise ValueError(
+                f"isolate_documents is True but in {type(trunk).__name__} packed documents still "
+                f"attend to each other: {OTHER_MODELS}, {LEAVE_OUT}."
             )
+
+    def _output_after(self, first_document: int, second_document: int) -> Tensor:
+        """Return the trunk's outputs for a second document of two tokens, ``(1, 2, width)``."""
+        model = self.model
+        attention = model.config._attn_implementation
+        if attention not in PLAIN_ATTENTION:
+            attention = "eager"  # others need an accelerator, and the model is not on it yet
+        row = [first_document, int(self.ends[0]), second_document, second_document]
+        inputs = {"input_ids": torch.tensor([row], device=model.device)}
+        with set_for_probe(model, attention):
+            self.add(inputs, model.device)
+            return model.base_model(**inputs).last_hidden_state[:, 2:].float()

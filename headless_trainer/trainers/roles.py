@@ -52,9 +52,9 @@ class EmbeddingRoles:
         added_by_model = output.shape[1] - tokens
         if output.shape[0] != rows or added_by_model < 0:
             raise ValueError(
-                f"The model embeds {tuple(output.shape[:2])} tokens of a batch of {rows} x {tokens} "
-                "(rows x tokens), so its padding cannot be found: use another architecture, or "
-                "pack the rows full (leave line_by_line out)."
+                f"The model embeds {tuple(output.shape[:2])} tokens of a batch of {rows} rows of "
+                f"{tokens}, so its padding cannot be found: use another architecture, or pack the "
+                "rows full (leave line_by_line out)."
             )
         # Longformer and BigBird lengthen rows to whole blocks before they embed them.
         is_padding = nn.functional.pad(is_padding, (0, added_by_model), value=True)

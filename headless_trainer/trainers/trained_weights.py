@@ -1,4 +1,4 @@
-"""Refuse settings of an optimizer that do not fit the weights that a run trains, before any long work starts."""
+"""Refuse settings of an optimizer that do not fit the weights that a run trains."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Gradients of padding: none reach the embedding from the inputs, whatever the model does to its rows."""
+"""No gradient of padding reaches the embedding, whatever the model does to its rows."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def test_without_a_mask_of_single_tokens_every_token_brings_its_gradient(mask):
 
 @pytest.mark.parametrize("embedded", [(3, 2), (2, 2)])
 def test_a_model_that_embeds_its_rows_in_another_order_is_refused(embedded):
-    with pytest.raises(ValueError, match="2 x 3"):
+    with pytest.raises(ValueError, match="2 rows of 3"):
         gradient_of_each_token(torch.tensor([[1, 1, 0], [1, 0, 0]]), torch.ones(embedded).long())
 
 

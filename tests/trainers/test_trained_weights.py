@@ -1,4 +1,4 @@
-"""Settings of an optimizer that do not fit the weights that are trained are refused before any long work."""
+"""Settings of an optimizer that do not fit the trained weights are refused before any long work."""
 
 import peft
 import pytest
