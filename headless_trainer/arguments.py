@@ -13,6 +13,7 @@ from transformers.training_args import OptimizerNames
 
 from .command_line import parse_yaml
 from .measures import higher_is_better
+from .objectives import OBJECTIVES
 from .refusals import (
     DATA,
     FOLLOW_SCORES,
@@ -30,7 +31,9 @@ from .runtime.launch import check_launch, computes_on_cpu, connect
 
 if TYPE_CHECKING:
     bool_or_auto = bool | Literal["auto"]
+    ObjectiveName = str
 else:
+    ObjectiveName = Literal[tuple(OBJECTIVES)]
 
     def bool_or_auto(value: str | bool) -> str | bool:
         """Parse a flag that takes ``auto``, or true and false as transformers reads them."""
@@ -178,10 +181,9 @@ class HeadlessTrainingArguments(TrainingArguments):
     ``bf16`` and ``fp16`` also take "auto", and ``run_name`` defaults to the last two folders of ``output_dir``.
     """
 
-    objective: Literal["headless", "sampled_softmax", "vanilla"] = HfArg(
+    objective: ObjectiveName = HfArg(
         default="headless",
-        help="headless, sampled_softmax (head on candidates) or vanilla (whole vocabulary). headless is contrastive weight "
-        "tying; sampled_softmax continues a checkpoint with its own head.",
+        help="; ".join(f"{row.name}: {row.explained}" for row in OBJECTIVES.values()) + ".",
     )
     trainer: str | None = HfArg(
         default=None,

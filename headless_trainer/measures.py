@@ -1,12 +1,15 @@
 """The table of figures shown outside the logs: where, under which label, and whether higher or lower is better.
 
-To log a new figure, call ``trainer.window.add(name, value, divisor)``. Add a row here to show it in the console, pictures,
+To log a new figure, call ``trainer.window.add(name, value, divisor)``. If only some objectives log it,
+add its name to theirs in objectives.py. Add a row here to show it in the console, pictures,
 cards and report, and a row in docs/logs.md to explain it.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from .objectives import OBJECTIVES, objective_of
 
 CONSOLE, PICTURE, RESULTS = "console", "loss.png", "results of the card"
 
@@ -32,9 +35,7 @@ class Measure:
 
     name: str  # in the logs; held-out figures begin with eval_
     short: str = ""  # label in the console, and beside other held-out figures
-    is_logged: Callable[..., bool] = lambda args: (
-        True
-    )  # by a run with these settings, whose task is known
+    when: Callable[..., bool] = lambda args: True  # a run with these settings logs it
     better: str | None = None  # higher, lower, or None if it cannot choose the best checkpoint
     shown: tuple[str, ...] = ()  # places: CONSOLE and so on
     label: str = ""  # elsewhere; the short one by default
@@ -42,6 +43,13 @@ class Measure:
     unit: str = ""  # of the logged value, unless it is a share or a count
     line: str = "-"  # style of its curve
     chart: Chart | None = None  # of the report; figures with the same chart are drawn together
+
+    def is_logged(self, args) -> bool:
+        """Return whether a run with these settings, whose task is known, logs the figure."""
+        logged_by_some = any(self.name in objective.logs for objective in OBJECTIVES.values())
+        if logged_by_some and self.name not in objective_of(args).logs:
+            return False
+        return self.when(args)
 
     @property
     def is_held_out(self) -> bool:
@@ -52,8 +60,8 @@ class Measure:
         return self.name.removeprefix("eval_")
 
 
-def _headless(args) -> bool:
-    return args.objective == "headless"
+def _evaluates_pool(args) -> bool:
+    return objective_of(args).evaluates_pool
 
 
 def _full_vocabulary(args) -> bool:  # true for all other objectives
@@ -89,8 +97,8 @@ LOSS = {"form": "{:.3f}".format, "unit": "nats"}
 # fmt: off
 TRAINING = (
     Measure("loss", "loss", shown=(CONSOLE, PICTURE), chart=LOSS_CHART, **LOSS),
-    Measure("loss_floor", "floor", _headless, shown=(CONSOLE, PICTURE), line="--", chart=LOSS_CHART, **LOSS),
-    Measure("random_guess_loss", "random guess", _headless, shown=(PICTURE,), unit="nats", line=":"),
+    Measure("loss_floor", "floor", shown=(CONSOLE, PICTURE), line="--", chart=LOSS_CHART, **LOSS),
+    Measure("random_guess_loss", "random guess", shown=(PICTURE,), unit="nats", line=":"),
     Measure("tokens_per_second", "tok/s", shown=(CONSOLE,), form="{:,.0f}".format, chart=SPEED_CHART),
     Measure("grad_norm", "grad", shown=(CONSOLE,), form="{:.3g}".format),
     Measure("peak_memory_mib", chart=MEMORY_CHART),
@@ -101,14 +109,14 @@ EVALUATION = (
     Measure("eval_cross_entropy", "cross-entropy", _full_vocabulary, "lower", (RESULTS,), unit="nats", line="o-",
             chart=PERPLEXITY_CHART),
     Measure("eval_perplexity", "perplexity", _perplexity, "lower", (CONSOLE, RESULTS), form="{:,.1f}".format),
-    Measure("eval_loss", "pool loss", _headless, "lower", (CONSOLE,), **LOSS),
-    Measure("eval_loss", "loss", lambda args: not _headless(args), "lower", (CONSOLE,), **LOSS),
-    Measure("eval_cross_entropy_without_bias", "", lambda args: _headless(args) and _full_vocabulary(args), "lower"),
-    Measure("eval_accuracy_without_bias", "", lambda args: _headless(args) and _full_vocabulary(args), "higher"),
-    Measure("eval_perplexity_without_bias", "", lambda args: _headless(args) and _perplexity(args), "lower"),
-    Measure("eval_pool_accuracy", "", _headless, "higher"),
-    Measure("eval_unseen_token_mass", "mass on unseen tokens", lambda args: args.objective == "sampled_softmax", "lower",
-            (CONSOLE,), form="{:.2%}".format),
+    Measure("eval_loss", "pool loss", _evaluates_pool, "lower", (CONSOLE,), **LOSS),
+    Measure("eval_loss", "loss", lambda args: not _evaluates_pool(args), "lower", (CONSOLE,), **LOSS),
+    Measure("eval_cross_entropy_without_bias", when=_full_vocabulary, better="lower"),
+    Measure("eval_accuracy_without_bias", when=_full_vocabulary, better="higher"),
+    Measure("eval_perplexity_without_bias", when=_perplexity, better="lower"),
+    Measure("eval_pool_accuracy", better="higher"),
+    Measure("eval_unseen_token_mass", "mass on unseen tokens", better="lower", shown=(CONSOLE,),
+            form="{:.2%}".format),
 )
 # fmt: on
 MEASURES = TRAINING + EVALUATION

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .measures import EVALUATION
+from .objectives import OBJECTIVES, objective_of
 from .runtime.launch import shards
 
 logger = logging.getLogger(__name__)
@@ -197,7 +198,7 @@ PRETRAINING = (
     Refusal(
         "head_bias",
         "only objective 'vanilla' starts a head: " + OF_TWO,
-        lambda a: a.objective != "vanilla",
+        lambda a: not objective_of(a).starts_head_bias,
     ),
     Refusal(
         "head_bias",
@@ -245,14 +246,6 @@ HEAD = (
         "freeze_trunk", f"nothing is trained: add --do_train, or {LEAVE}", lambda a: not a.do_train
     ),
 )
-OF_OBJECTIVES = {  # settings that only some objectives read, with these objectives
-    "exact_every": ("sampled_softmax",),
-    "negatives pool_size sampled_negatives sparse_embedding_updates": (
-        "headless",
-        "sampled_softmax",
-    ),
-    "eval_pool_size eval_full_vocabulary": ("headless",),
-}
 PRETRAINING_PARAMETERS = {  # parameters of a trainer's constructor
     "model_init": "the loss uses the model's own embedding, which must exist before training: pass the model as model",
     "compute_loss_func": "args.objective sets the loss: leave it out, or subclass the trainer and override compute_loss",
@@ -329,12 +322,16 @@ def refuse(args, table: Iterable[Refusal]) -> None:
 
 def leave_out_unread(args) -> None:
     """Reset and warn of settings that ``args.objective`` does not read, so that a baseline accepts the other run's flags."""
-    defaults, unread = _defaults(args), []
-    for names, objectives in OF_OBJECTIVES.items():
-        for name in names.split() if args.objective not in objectives else ():
-            if getattr(args, name) != defaults[name]:
-                unread.append(f"{name} {getattr(args, name)}")
-                setattr(args, name, defaults[name])
+    defaults = _defaults(args)
+    read_by_some = frozenset().union(*(objective.reads for objective in OBJECTIVES.values()))
+    unread = []
+    for name in defaults:  # in the order of the fields
+        if name not in read_by_some or name in objective_of(args).reads:
+            continue
+        value = getattr(args, name)
+        if value != defaults[name]:
+            unread.append(f"{name} {value}")
+            setattr(args, name, defaults[name])
     if unread and args.process_index == 0:
         logger.warning(
             "Objective %s ignores these settings: %s.", args.objective, ", ".join(unread)

@@ -24,16 +24,36 @@ MODULES = {
 # picture in docs/development.md a line.
 ALLOWED = {
     **dict.fromkeys(
-        ("significance", "command_line", "tables", "pictures", "measures", "objective"), set()
+        (
+            "significance",
+            "command_line",
+            "tables",
+            "pictures",
+            "objective",
+            "objectives",
+            "settings",
+        ),
+        set(),
     ),
+    "measures": {"objectives"},
     "runtime": {"measures", "pictures"},
-    "refusals": {"measures", "runtime"},
+    "refusals": {"measures", "objectives", "runtime"},
     "hub": {"runtime"},
-    "arguments": {"command_line", "measures", "objective", "runtime", "refusals", "hub"},
+    "arguments": {
+        "command_line",
+        "measures",
+        "objective",
+        "objectives",
+        "runtime",
+        "refusals",
+        "hub",
+    },
     "corpus": {"objective", "runtime", "arguments"},
-    "models": {"objective", "runtime", "arguments", "corpus"},
-    "cards": {"measures", "tables", "runtime", "arguments", "models"},
+    "models": {"objective", "objectives", "runtime", "arguments", "corpus"},
+    "cards": {"measures", "objectives", "settings", "tables", "runtime", "arguments", "models"},
     "trainers": {
+        "objectives",
+        "settings",
         "refusals",
         "objective",
         "runtime",
@@ -63,6 +83,7 @@ ALLOWED = {
         *(
             "command_line",
             "measures",
+            "objectives",
             "refusals",
             "objective",
             "runtime",

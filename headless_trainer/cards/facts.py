@@ -22,18 +22,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..arguments import DataArguments, ModelArguments
 from ..models.candidate_head import FILE_NAME
+from ..settings import on_card
 from ..tables import markdown
 
 PACKAGES = ("headless_trainer", "torch", "transformers", "accelerate", "datasets", "tokenizers")
-# Settings that determine the weights. Only these are shown, so that no token, path or account of a user ever is.
-ALWAYS_SHOWN = ("learning_rate", "lr_scheduler_type", "optim", "seed")
-SETTINGS = (
-    *ALWAYS_SHOWN, "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "lr_scheduler_kwargs",
-    "warmup_steps", "optim_args", "bf16", "fp16", "tf32", "torch_compile", "gradient_checkpointing",
-    "train_sampling_strategy", "data_seed", "negatives", "pool_size", "sampled_negatives", "exact_every",
-    "muon_learning_rate",
-    "sparse_embedding_updates", "head_bias", "trainer",
-)  # fmt: skip
 
 
 def count(number: float, noun: str) -> str:
@@ -107,7 +99,10 @@ def settings_table(args) -> str | None:
         field.name: getattr(field.default, "value", field.default)
         for field in dataclasses.fields(args)
     }
-    values = {name: getattr(getattr(args, name), "value", getattr(args, name)) for name in SETTINGS}
+    values = {
+        name: getattr(getattr(args, name), "value", getattr(args, name))
+        for name in on_card("always", "if changed")
+    }
     changed = {
         name
         for name, value in values.items()
@@ -115,7 +110,7 @@ def settings_table(args) -> str | None:
     }
     return markdown(
         ("setting", "value"),
-        [each for each in values.items() if each[0] in {*ALWAYS_SHOWN, *changed}],
+        [each for each in values.items() if each[0] in {*on_card("always"), *changed}],
     )
 
 

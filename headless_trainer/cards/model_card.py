@@ -15,6 +15,7 @@ from ..models.candidate_head import candidate_matrix
 from ..models.fold import FOLD
 from ..models.lm_head import frozen_layers
 from ..models.trunk import without_adapter
+from ..objectives import objective_of
 from ..runtime.checkpoints import load_token_counts
 from ..runtime.manifest import CARD_NAME
 from . import facts as card_facts
@@ -48,7 +49,7 @@ def write_model_card(
     args, run, state = trainer.args, trainer.facts, trainer.state
     folder = Path(folder or args.output_dir)
     kind, facts = "vanilla", {}
-    if args.objective == "headless":
+    if objective_of(args).trains_trunk:
         kind, facts["free_head"] = "trunk", trainer.has_free_head
     if isinstance(args, LMHeadArguments):
         kind = "tuned" if state.global_step else "free_head"

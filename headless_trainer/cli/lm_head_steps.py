@@ -12,6 +12,7 @@ from ..models.candidate_head import load_trunk
 from ..models.lm_head import attach_lm_head
 from ..models.trunk import check_headless, check_vocabulary, infer_task
 from ..objective.prior import drawn_share_of
+from ..objectives import OBJECTIVES
 from ..runtime import run_folder, sources
 from ..runtime.checkpoint_aside import model_aside
 from ..runtime.checkpoints import check_output_dir, load_token_counts
@@ -101,7 +102,7 @@ def make_trainer(model_args, data_args, args):
     def make_model(config, tokenizer):
         check_headless(config, model_args.model_name_or_path)
         trunk = loading.load_model(
-            model_args, config, tokenizer, objective="headless", task=args.task
+            model_args, config, tokenizer, objective=OBJECTIVES["headless"], task=args.task
         )
         if args.freeze_trunk:
             trunk.config.tie_word_embeddings = False  # or the head's matrix would be frozen too

@@ -31,6 +31,7 @@ from ..corpus.files import expand, extension
 from ..corpus.row_cache import cache_folder
 from ..models import loading
 from ..models.trunk import check_one_stack, infer_task
+from ..objectives import objective_of
 from ..refusals import PRETRAINING, STREAM, Refusal, check_best_metric, refuse
 from ..runtime import run_folder
 from ..runtime.checkpoints import check_output_dir, check_writable, checkpoint_to_resume
@@ -38,22 +39,15 @@ from ..runtime.launch import check_devices
 from ..runtime.locks import alone_until_exit
 from ..runtime.processes import first_process_first, lost_processes_named
 from ..runtime.signals import NAMES, deferred
-from ..trainers.headless import HeadlessTrainer
 from ..trainers.pretraining import PretrainingTrainer, check_trainable
 from ..trainers.resume import check_resume
-from ..trainers.sampled_softmax import SampledSoftmaxTrainer
-from ..trainers.vanilla import VanillaTrainer
 
 logger = logging.getLogger(__name__)
-
-TRAINERS = {
-    kind.objective: kind for kind in (HeadlessTrainer, SampledSoftmaxTrainer, VanillaTrainer)
-}
 
 
 def trainer_class(args: HeadlessTrainingArguments) -> type[PretrainingTrainer]:
     """Return the trainer of ``args.objective``, or the subclass of it that ``args.trainer`` names."""
-    base = TRAINERS[args.objective]
+    base = objective_of(args).trainer_class()
     if args.trainer is None:
         return base
     sys.path.insert(0, os.getcwd())  # as `python -m` does
@@ -134,7 +128,7 @@ def make_trainer(
             model_args, args, documents["train"], data_args.max_seq_length, resume
         )
     make_model = make_model or partial(
-        loading.load_model, model_args, objective=args.objective, task=args.task
+        loading.load_model, model_args, objective=objective_of(args), task=args.task
     )
     model = make_model(config, tokenizer)
     model.hub_arguments = loading.hub_arguments(model_args)  # for the counts beside it
@@ -153,7 +147,7 @@ def make_trainer(
             rows[split] = packing.first_rows(found, limit)
     embeddings = model.get_input_embeddings().num_embeddings
     packing.check_token_ids(rows["train"], embeddings, tokenizer)
-    if token_counts is None and (args.head_bias == "prior" or args.objective == "sampled_softmax"):
+    if token_counts is None and (args.head_bias == "prior" or objective_of(args).needs_frequency):
         token_counts = packing.target_counts(
             rows["train"], embeddings, args.task, tokenizer, args.isolate_documents
         )

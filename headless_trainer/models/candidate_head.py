@@ -100,6 +100,11 @@ class CandidateHead:
         """Return the weights of which a step reads single rows: the input embedding, then the candidate matrix if any."""
         return [each.weight for each in (self.embedding, self.matrix) if each is not None]
 
+    @classmethod
+    def check(cls, trunk: PreTrainedModel, args) -> None:
+        """Raise ValueError, before any long work, for a trunk or settings that this head cannot have."""
+        cls(trunk).check_launch(args)
+
     def check_launch(self, args) -> None:
         """Refuse launches that cannot train a candidate matrix, and turn ``args.ddp_find_unused_parameters`` off for it.
 

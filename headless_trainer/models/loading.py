@@ -19,6 +19,7 @@ from transformers.models.auto import (
 
 from ..arguments import LoadingArguments, ModelArguments
 from ..corpus.tokenization import id_count, train_tokenizer
+from ..objectives import Objective
 from ..runtime import sources
 from ..runtime.checkpoint_aside import model_aside
 from .candidate_head import MARK, candidate_matrix, load_trunk, own_modules, untie
@@ -149,14 +150,15 @@ def load_model(
     config: PreTrainedConfig,
     tokenizer: PreTrainedTokenizerBase,
     *,
-    objective: str,
+    objective: Objective,
     task: str,
 ) -> PreTrainedModel:
     """Load the trunk (headless) or the language model, from a checkpoint or with random weights.
 
     A new model gets the tokenizer's special ids, and one embedding row per id.
     """
-    headless, source = objective == "headless", args.model_name_or_path
+    headless = objective.trains_trunk
+    source = args.model_name_or_path
     untied = headless and args.tie_word_embeddings is False
     if not headless or source is None:
         config.__dict__.pop(MARK, None)  # left by the run that wrote the configuration
@@ -186,9 +188,9 @@ def load_model(
             check_head_is_known(model, report["unexpected_keys"], source)
             if report["missing_keys"]:
                 lacks = f"model_name_or_path {source!r} lacks {min(report['missing_keys'])}"
-                if objective == "sampled_softmax":
+                if objective.needs_trained_head:
                     raise ValueError(
-                        f"{lacks}, and objective 'sampled_softmax' trains no head from random weights: leave "
+                        f"{lacks}, and objective {objective.name!r} trains no head from random weights: leave "
                         "tie_word_embeddings out, or attach a head to a headless checkpoint first (headless-trainer lm-head)."
                     )
                 logger.warning("%s, which starts from random weights.", lacks)

@@ -55,6 +55,10 @@ class VocabularyHead:
         freeze_scaled_layer(model)
         model.base_model.register_forward_hook(self._select)
 
+    @classmethod
+    def check(cls, trunk: PreTrainedModel, args) -> None:
+        """Check nothing: the constructor refuses a model without a vocabulary projection."""
+
     def start_bias(self, prior: Tensor) -> None:
         """Give the projection a trained bias that starts at ``(V,)`` log frequencies."""
         prior = prior.to(self.model.device)

@@ -20,6 +20,7 @@ from ..models.vocabulary_head import VocabularyHead
 from ..objective.losses import capped
 from ..objective.masking import IGNORE_INDEX
 from ..objective.negatives import NegativePool
+from ..objectives import objective_of
 from .data_loading import COUNTS, HeldOutBatches
 from .step import predictions
 
@@ -136,7 +137,7 @@ class Evaluation:
 
     def __init__(self, trainer, dataset):
         self.trainer = trainer
-        self.pool = self._fixed_pool(dataset) if trainer.objective == "headless" else None
+        self.pool = self._fixed_pool(dataset) if objective_of(trainer.args).evaluates_pool else None
         self.prior = trainer._prior()
         self._sums = Counter(
             rows=0, predicted_tokens=0

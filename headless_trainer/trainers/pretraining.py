@@ -37,6 +37,7 @@ from ..models.vocabulary_head import VocabularyHead
 from ..objective.muon import MuonAnd
 from ..objective.negatives import NegativePool
 from ..objective.sparse_adamw import SparseAdamW, clip_gradients
+from ..objectives import objective_of
 from ..refusals import (
     PRETRAINING,
     PRETRAINING_PARAMETERS,
@@ -97,8 +98,7 @@ def check_trainable(
         )
     if args.task == "clm":
         check_causal(trunk)
-    if args.objective == "headless":
-        head_class(trunk).check_launch(args)
+    head_class.check(trunk, args)
     check_trained_weights(model, trunk, args)
     return TargetMaker(args.task, model, tokenizer, args)
 
@@ -179,7 +179,7 @@ class PretrainingTrainer(Trainer):
         self.roles = EmbeddingRoles(self.embedding)
         # Counts over all training of the model: this run and the checkpoint that it was loaded from.
         counts, totals = resume.counts_beside(
-            self.model, self.embedding.num_embeddings, args.objective
+            self.model, self.embedding.num_embeddings, objective_of(args)
         )
         self.token_counts = self.carried_by_first(counts)
         self.window = TrainingWindow(args.world_size)

@@ -27,34 +27,15 @@ from ..corpus.packing import token_arrays
 from ..models.candidate_head import MARK
 from ..models.fold import FOLD
 from ..objective.prior import CANDIDATES
+from ..objectives import Objective
 from ..refusals import FOLLOW_SCORES
 from ..runtime.checkpoints import check_processes, load_token_counts, read_settings
 from ..runtime.manifest import TRAINED_NAME, read_facts
 from ..runtime.processes import on_first_process
+from ..settings import on_resume
 
 logger = logging.getLogger(__name__)
 
-REFUSED = (  # a changed value would make another run
-    "trainer", "objective", "task", "optim", "sparse_embedding_updates", "head_bias", "metric_for_best_model",
-    "lr_scheduler_type", "freeze_trunk", "held_out_texts", "eval_pool_size",
-)  # fmt: skip
-# A changed value would change the order of the rows or the masks: the checkpoint's position in the data would not apply.
-REFUSED_WITH_PLACE = (
-    "seed",
-    "data_seed",
-    "train_sampling_strategy",
-    "length_column_name",
-    "dataloader_drop_last",
-)
-# The optimizer's state restores these, whatever the arguments are.
-KEPT = (
-    "learning_rate",
-    "muon_learning_rate",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-)
 SET = {  # entries of a configuration that loading, saving and the trainer's arguments set
     "_name_or_path", "architectures", "dtype", "tie_word_embeddings", "transformers_version", "use_cache", MARK, FOLD,
 }  # fmt: skip
@@ -166,7 +147,7 @@ def match_weights(model: PreTrainedModel, checkpoint: str, load: bool = False) -
 
 
 def counts_beside(
-    model: PreTrainedModel, rows: int, objective: str
+    model: PreTrainedModel, rows: int, objective: Objective
 ) -> tuple[Tensor, dict[str, float]]:
     """Read the counts and totals of the checkpoint, in a folder or on the Hub, of a model; ``(rows,)`` zeros if it has none.
 
@@ -183,8 +164,10 @@ def counts_beside(
             "revision": getattr(model.config, "_commit_hash", None)
         }
         saved, found = load_token_counts(source, **options)
-        totals = found if objective == "headless" else {}
-        if objective != "headless" or found.get(CANDIDATES[0]):  # which only headless training has
+        totals = found if objective.trains_trunk else {}
+        if not objective.trains_trunk or found.get(
+            CANDIDATES[0]
+        ):  # which only headless training has
             counts[: len(saved)] = saved[:rows]
     return counts, totals
 
@@ -241,12 +224,14 @@ def check_settings(checkpoint: str, trainer, finished: bool) -> None:
     }
     for name in (name for name, does in matter.items() if not does):
         before.pop(name, None)
-    place = () if args.ignore_data_skip else REFUSED_WITH_PLACE
+    place = () if args.ignore_data_skip else on_resume("refused with the position")
     # With and without Muon differ.
-    kept = [name for name in KEPT if (before.get(name) is None) == (now.get(name) is None)]
+    kept = [
+        name for name in on_resume("kept") if (before.get(name) is None) == (now.get(name) is None)
+    ]
     for name in (
         name
-        for name in (*REFUSED, *place, *KEPT)
+        for name in (*on_resume("refused"), *place, *on_resume("kept"))
         if name in before and before[name] != now.get(name)
     ):
         if name in kept:

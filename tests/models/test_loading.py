@@ -27,6 +27,7 @@ from headless_trainer.models.loading import (
 )
 from headless_trainer.models.trunk import check_vocabulary, find_trunk
 from headless_trainer.models.vocabulary_head import VocabularyHead
+from headless_trainer.objectives import OBJECTIVES
 from headless_trainer.runtime import sources
 
 TINY = "hidden_size=16,num_hidden_layers=2,num_attention_heads=2,intermediate_size=24"
@@ -35,7 +36,11 @@ TINY = "hidden_size=16,num_hidden_layers=2,num_attention_heads=2,intermediate_si
 def loaded(tokenizer, objective="headless", task="clm", **settings):
     args = ModelArguments(**settings)
     return load_model(
-        args, load_config(args), tokenizer or load_tokenizer(args), objective=objective, task=task
+        args,
+        load_config(args),
+        tokenizer or load_tokenizer(args),
+        objective=OBJECTIVES[objective],
+        task=task,
     )
 
 

@@ -1,0 +1,53 @@
+"""Every setting of ours is judged: what a resume does with it, whether the card shows it, who reads it."""
+
+import dataclasses
+
+import pytest
+from transformers import TrainingArguments
+
+from headless_trainer.arguments import HeadlessTrainingArguments, LMHeadArguments
+from headless_trainer.cards.facts import settings_table
+from headless_trainer.objectives import OBJECTIVES
+from headless_trainer.settings import SETTINGS, on_resume
+
+
+def names_of(arguments: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(arguments)}
+
+
+def test_every_setting_of_ours_has_a_row():
+    ours = names_of(HeadlessTrainingArguments) - names_of(TrainingArguments)
+    judged = {setting.name for setting in SETTINGS}
+    unjudged = sorted(ours - judged)
+    assert not unjudged, f"add a row to headless_trainer/settings.py for {unjudged}"
+
+
+def test_a_row_is_a_setting_or_a_fact_of_a_run_and_stands_once():
+    names = [setting.name for setting in SETTINGS]
+    assert len(set(names)) == len(names)
+    assert set(names) - names_of(LMHeadArguments) == {"held_out_texts"}
+
+
+def test_objectives_read_and_refuse_settings_that_exist():
+    for objective in OBJECTIVES.values():
+        assert objective.reads <= names_of(HeadlessTrainingArguments)
+        assert objective.trainer_class().objective == objective.name
+
+
+def test_the_optimizers_settings_are_kept_on_resume():
+    assert on_resume("kept") == (
+        "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon",
+        "muon_learning_rate",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_the_card_shows_a_setting_that_differs_from_its_default(tmp_path, shown):
+    changed = {"exact_every": 3} if shown else {"eval_pool_size": 3}
+    args = HeadlessTrainingArguments(
+        str(tmp_path), use_cpu=True, objective="sampled_softmax" if shown else "headless", **changed
+    )
+    table = settings_table(args)
+    assert ("exact_every" in table) is shown
+    assert "eval_pool_size" not in table
+    assert "learning_rate" in table
