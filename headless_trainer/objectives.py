@@ -7,10 +7,7 @@ subclass of its trainer, named by ``--trainer`` (examples/own_loss.py).
 
 import pkgutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from transformers import Trainer
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,7 @@ class Objective:
         """Whether evaluation has a fixed pool of candidates, so that ``eval_loss`` is a loss over it."""
         return "eval_pool_accuracy" in self.logs
 
-    def trainer_class(self) -> "type[Trainer]":
+    def trainer_class(self) -> type[Any]:
         return pkgutil.resolve_name(self.trainer)
 
 

@@ -2,7 +2,7 @@
 
 A trunk's output ``o`` gives token ``x`` the score ``o . vector(x) + bias(x)``. The vectors come from the input embedding or
 from a separate candidate matrix; there is no bias. The loss, both evaluations, the updates of single rows, the free head,
-saving and loading call `CandidateHead`, so a new score needs changes only here.
+saving and loading call `CandidateHead`, which implements the protocol of head.py: a new score is a subclass.
 
 Letters used in shapes: K predicted positions, U candidates, D width, V vocabulary size.
 """

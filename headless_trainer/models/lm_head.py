@@ -102,7 +102,14 @@ def attach_lm_head(
         or new_layers
     ):
         find_projection(model, of_trunk=True)  # raises with the reason
-    everything, candidates = torch.arange(vocab_size, device=trunk.device), head_class(trunk)
+    candidates = head_class(trunk)
+    if candidates.softcap is not None:
+        raise ValueError(
+            f"head_class {head_class.__name__} has a softcap of {candidates.softcap}, which an ordinary "
+            "language model does not apply to its scores: fine-tune a head (headless-trainer lm-head "
+            "--init embeddings --do_train), or train without it."
+        )
+    everything = torch.arange(vocab_size, device=trunk.device)
     weight, bias = wide(candidates.vectors(everything)), candidates.bias(everything)  # (V, D), (V,)
     if init == "prior":
         prior = candidate_log_prior(token_counts.cpu(), drawn_share or 0.0)

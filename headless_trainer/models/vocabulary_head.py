@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_model
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 from transformers import PreTrainedModel
 
 from ..runtime.manifest import TRAINED_NAME
@@ -30,10 +31,13 @@ class VocabularyHead:
     Attributes:
         projection: the vocabulary projection.
         scale: factor of its scores; `within` and `hidden` multiply its inputs by it.
+        token_scale: ``(V,)`` further factor of each token's scores, for a subclass; None for none.
         softcap: bound of its scores, which a loss applies, or None.
         size: V.
         added_bias: whether the projection has a bias that the model's class does not know.
     """
+
+    token_scale: Tensor | None = None
 
     def __init__(self, model: PreTrainedModel):
         self.model = model
@@ -113,11 +117,27 @@ class VocabularyHead:
 
     def vectors(self, ids: Tensor) -> Tensor:
         """Return the ``(U, D)`` rows of the projection that score the ``(U,)`` ids."""
-        return self._look_up("weight", ids)
+        rows = self._look_up("weight", ids)
+        return rows if self.token_scale is None else rows * self.token_scale[ids, None]
 
     def bias(self, ids: Tensor) -> Tensor | None:
         """Return the ``(U,)`` biases of the ``(U,)`` ids, or None if the projection has no bias."""
         return None if self.projection.bias is None else self._look_up("bias", ids)
+
+    def rows_within(self, weight: Tensor, ids: Tensor, sparse: bool) -> Tensor:
+        """Return what `vectors` does, inside the model's forward.
+
+        Args:
+            weight: ``(V, D)`` of the projection, as ``compute`` of `within` gets it.
+            ids: ``(U,)`` int64.
+            sparse: whether the gradient of the weight is a sparse one, of these rows.
+        """
+        rows = embedding(ids, weight, sparse=sparse)
+        return rows if self.token_scale is None else rows * self.token_scale[ids, None]
+
+    def all_within(self, weight: Tensor) -> Tensor:
+        """Return the ``(V, D)`` vectors of the whole vocabulary, inside the model's forward."""
+        return weight if self.token_scale is None else weight * self.token_scale[:, None]
 
     def _look_up(self, name: str, ids: Tensor) -> Tensor:
         # Through its forward, because outside it weights may be shards (ZeRO-3, FSDP2).

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from transformers import set_seed
 
-from ..models.candidate_head import CandidateHead
-from ..models.vocabulary_head import VocabularyHead
+from ..models.head import Head
 from ..objective.losses import capped
 from ..objective.masking import IGNORE_INDEX
 from ..objective.negatives import NegativePool
@@ -32,7 +31,7 @@ VOCABULARY_BLOCK = 2**15
 
 @torch.no_grad()
 def pool_scores(
-    hidden: Tensor, target_ids: Tensor, head: CandidateHead, pool: NegativePool
+    hidden: Tensor, target_ids: Tensor, head: Head, pool: NegativePool
 ) -> dict[str, Tensor]:
     """Contrastive loss and accuracy of each prediction against a fixed pool, plus its own target if the pool lacks it.
 
@@ -51,7 +50,10 @@ def pool_scores(
         scores = chunk @ candidates.T  # (rows, U)
         outside = (chunk * targets[part]).sum(-1)
         if candidate_bias is not None:
-            scores, outside = scores + candidate_bias, outside + target_bias[part]
+            scores = scores + candidate_bias
+            outside = outside + target_bias[part]
+        scores = capped(scores, head.softcap)
+        outside = capped(outside, head.softcap)
         position = torch.searchsorted(pool.ids, own).clamp(max=len(pool) - 1)
         inside = pool.ids[position] == own
         target = torch.where(inside, scores.gather(1, position[:, None])[:, 0], outside)
@@ -65,7 +67,7 @@ def pool_scores(
 def vocabulary_scores(
     hidden: Tensor,
     target_ids: Tensor,
-    head: CandidateHead | VocabularyHead,
+    head: Head,
     prior: Tensor | None = None,
     apart: Tensor | None = None,
 ) -> dict[str, Tensor]:

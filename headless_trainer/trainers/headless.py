@@ -110,9 +110,14 @@ class HeadlessTrainer(PretrainingTrainer):
             vectors: ``(U, D)`` vectors of the pool's tokens.
             bias: ``(U,)`` biases of the pool's tokens, or None.
         """
-        log_counts = part.pool.log_counts(torch.promote_types(outputs.dtype, torch.float32))
         return candidate_loss(
-            outputs, part.target_index, vectors, log_counts, bias=bias, reduction="sum"
+            outputs,
+            part.target_index,
+            vectors,
+            part.pool.log_counts(torch.promote_types(outputs.dtype, torch.float32)),
+            bias=bias,
+            softcap=self.head.softcap,
+            reduction="sum",
         )
 
     def language_model(self) -> PreTrainedModel:

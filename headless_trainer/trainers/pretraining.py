@@ -31,9 +31,9 @@ from ..corpus.row_order import SimilarLengthSampler, row_lengths
 from ..corpus.streaming import PackedStream
 from ..hub.pushes import HubPushes
 from ..models.candidate_head import CandidateHead
+from ..models.head import Head
 from ..models.padding_row import free_padding_row
 from ..models.trunk import check_causal, find_trunk, infer_task, layer_matrices, without_adapter
-from ..models.vocabulary_head import VocabularyHead
 from ..objective.muon import MuonAnd
 from ..objective.negatives import NegativePool
 from ..objective.sparse_adamw import SparseAdamW, clip_gradients
@@ -84,7 +84,7 @@ def check_trainable(
     model: nn.Module,
     tokenizer: Any,
     args: HeadlessTrainingArguments,
-    head_class: type = CandidateHead,
+    head_class: type[Head] = CandidateHead,
 ) -> TargetMaker:
     """Check, before any long work starts, that a trainer with this ``head_class`` accepts a model and its tokenizer.
 
@@ -125,7 +125,7 @@ class PretrainingTrainer(Trainer):
     # True for every objective: compute_loss returns each micro-batch's part of the step's loss, so nothing is left to divide.
     loss_is_scaled_for_ga = True
     objective: str  # must equal args.objective
-    head_class: type[CandidateHead] | type[VocabularyHead]
+    head_class: type[Head]
     hub: HubPushes | None = None
     old_eval_dataset: Any = None
     saved_dtype: torch.dtype | None = None

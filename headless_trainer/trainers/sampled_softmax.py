@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
-from torch.nn.functional import embedding
 
 from ..corpus.packing import target_counts
 from ..models.vocabulary_head import VocabularyHead
@@ -120,11 +119,11 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         @torch.compiler.disable  # new candidates in each step would cause a recompilation
         def loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             if is_exact:
-                self.prediction.observe(hidden, weight, bias, self.head.softcap)
-            if is_exact and self.rows is None:
-                vectors = weight  # the same as looking up every row, without a copy
-            else:
-                vectors = embedding(micro_batch.looked_up, weight, sparse=self.rows is not None)
+                vectors = self.head.all_within(weight)
+                self.prediction.observe(hidden, vectors, bias, self.head.softcap)
+            if self.rows is not None or not is_exact:
+                ids = micro_batch.looked_up
+                vectors = self.head.rows_within(weight, ids, sparse=self.rows is not None)
             if bias is not None:
                 bias = bias[micro_batch.looked_up]
             parts = micro_batch.parts(hidden, vectors, bias)  # vectors (L, D), bias (L,)

@@ -69,8 +69,14 @@ class VanillaTrainer(PretrainingTrainer):
         inputs, micro_batch = self.take_out(inputs)
 
         def loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-            options = {"softcap": self.head.softcap, "reduction": "sum"}
-            return vocabulary_cross_entropy(hidden, micro_batch.target_ids, weight, bias, **options)
+            return vocabulary_cross_entropy(
+                hidden,
+                micro_batch.target_ids,
+                self.head.all_within(weight),
+                bias,
+                softcap=self.head.softcap,
+                reduction="sum",
+            )
 
         loss = (
             self.head.within(model, inputs, micro_batch.predicted, loss_sum) / micro_batch.divisor

@@ -1,0 +1,51 @@
+"""The protocol of heads: how an output of the trunk scores a token.
+
+Letters used in shapes: K predicted positions, U ids, D width, V vocabulary size.
+"""
+
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+
+@runtime_checkable
+class Head(Protocol):
+    """Scores token x for the output o: ``cap(scale(x) * o . w(x) + b(x))``.
+
+    `CandidateHead` scores with the input embedding or a candidate matrix, `VocabularyHead` with the
+    vocabulary projection of a language model. The losses, both evaluations, sparse rows and the free
+    head know no more of a head than this, so another score is a subclass of one of the two, given to a
+    trainer as its ``head_class``. A factor for each token is part of what `vectors` returns.
+
+    Attributes:
+        size: V.
+        softcap: bound c of the scores, ``c * tanh(score / c)``, or None. The losses and both
+            evaluations apply it; the free head refuses it, because no class of transformers that it
+            could become has one for every architecture.
+    """
+
+    size: int
+    softcap: float | None
+
+    def __init__(self, model: PreTrainedModel) -> None: ...
+
+    @classmethod
+    def check(cls, trunk: PreTrainedModel, args: Any) -> None:
+        """Raise ValueError, before any long work, for a trunk or settings that the head cannot have."""
+
+    def vectors(self, ids: Tensor) -> Tensor:
+        """Return the ``(U, D)`` vectors of the ``(U,)`` ids, each times its token's scale.
+
+        Every process of a sharded model must call it equally often.
+        """
+
+    def bias(self, ids: Tensor) -> Tensor | None:
+        """Return the ``(U,)`` biases of the ``(U,)`` ids, or None."""
+
+    def hidden(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor) -> Tensor:
+        """Return the ``(K, D)`` outputs that score, at ``(K,)`` positions counted over the batch."""
+
+    @property
+    def row_weights(self) -> list[nn.Parameter]:
+        """Return the weights of which a step reads single rows, the input embedding first."""
