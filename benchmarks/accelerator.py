@@ -622,7 +622,7 @@ def write(report: dict, output: Path) -> None:
 
 
 def page(report: dict) -> str:
-    from headless_trainer.tables import markdown
+    from headless_trainer.presentation.tables import markdown
 
     packages = ", ".join(
         f"{name} {number}" for name, number in report["machine"]["packages"].items()

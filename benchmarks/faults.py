@@ -40,13 +40,13 @@ import psutil
 import torch
 from safetensors.torch import load_file
 
+from headless_trainer.presentation.tables import markdown
 from headless_trainer.runtime.checkpoints import (
     INCOMPLETE_NAME,
     checkpoint_to_resume,
     checkpoints_in,
 )
 from headless_trainer.runtime.manifest import find_fault
-from headless_trainer.tables import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 SAVE_STEPS, LIMIT = 10, 3

@@ -32,7 +32,7 @@ from torch import Tensor
 from headless_trainer.cards.facts import hardware, software
 from headless_trainer.objective import losses
 from headless_trainer.objective.negatives import NegativePool
-from headless_trainer.tables import markdown
+from headless_trainer.presentation.tables import markdown
 from headless_trainer.trainers.window import peak_memory_mib
 
 DEFAULT_SIZES = {

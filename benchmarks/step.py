@@ -39,8 +39,8 @@ from headless_trainer import (
     VanillaTrainer,
 )
 from headless_trainer.cards.facts import software
-from headless_trainer.pictures import Panel, Series, curves, to_png
-from headless_trainer.tables import markdown
+from headless_trainer.presentation.pictures import Panel, Series, draw_panels, to_png
+from headless_trainer.presentation.tables import markdown
 from headless_trainer.trainers.isolation import sent
 from headless_trainer.trainers.window import peak_memory_mib
 
@@ -304,7 +304,7 @@ def draw(measured: dict[int, dict[str, dict]], path: str) -> None:
             "ylim": (0, 1.05 * highest),
         }
         panels.append(Panel(series, **axis))
-    Path(path).write_bytes(to_png(curves(panels, legend="first")))
+    Path(path).write_bytes(to_png(draw_panels(panels, legend="first")))
 
 
 if __name__ == "__main__":

@@ -235,7 +235,7 @@ def print_row(result: dict) -> None:
 
 
 def draw(results: list[dict], path: str) -> None:
-    from headless_trainer.pictures import Panel, Series, curves, to_png
+    from headless_trainer.presentation.pictures import Panel, Series, draw_panels, to_png
 
     panels = []
     for key, title in (
@@ -254,7 +254,7 @@ def draw(results: list[dict], path: str) -> None:
                 series, title=title, xlabel="tokens in the vocabulary", xscale="log", yscale="log"
             )
         )
-    Path(path).write_bytes(to_png(curves(panels, legend="first")))
+    Path(path).write_bytes(to_png(draw_panels(panels, legend="first")))
 
 
 if __name__ == "__main__":

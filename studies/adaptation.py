@@ -24,7 +24,7 @@ from recipe import curve_of, reaching
 from vocabulary_size import CPU_FINE_TUNING, of_tasks
 
 from headless_trainer.fine_tuning.results import read_runs
-from headless_trainer.tables import markdown
+from headless_trainer.presentation.tables import markdown
 
 EXACT = "vanilla"
 OBJECTIVES = (EXACT, "sampled_softmax", "headless")

@@ -23,8 +23,8 @@ import statistics
 
 import shared
 
-from headless_trainer.pictures import Panel, Series, curves
-from headless_trainer.tables import markdown
+from headless_trainer.presentation.pictures import Panel, Series, draw_panels
+from headless_trainer.presentation.tables import markdown
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -163,7 +163,7 @@ def draw(args, found: dict[tuple[str, int], dict]):
             )
     common = {"ylabel": "held-out perplexity"}
     panels = [Panel(ends, xlabel="targets in a batch or pool", xscale="log", **common)]
-    return curves(
+    return draw_panels(
         [
             *panels,
             Panel(along, xlabel="tokens seen (thousands), first seed", yscale="log", **common),

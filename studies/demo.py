@@ -28,9 +28,9 @@ from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments,
 from headless_trainer.cli.training import make_trainer, train
 from headless_trainer.command_line import errors_in_one_line, parse_args
 from headless_trainer.objective.prior import log_prior
-from headless_trainer.pictures import Panel, Series, curves, to_png
+from headless_trainer.presentation.pictures import Panel, Series, draw_panels, to_png
+from headless_trainer.presentation.tables import markdown
 from headless_trainer.runtime.curves import curves as curves_of
-from headless_trainer.tables import markdown
 
 KINDS = [ModelArguments, DataArguments, HeadlessTrainingArguments]
 # Our best recipe with a vocabulary head, at the best of the rates 8e-3, 16e-3 and 32e-3 for this preset.
@@ -174,7 +174,7 @@ def draw(trainers: dict, path: Path) -> None:
             )
         )
     axis = {"xlabel": "seconds of training steps", "ylabel": "held-out perplexity", "yscale": "log"}
-    path.write_bytes(to_png(curves([Panel(series, **axis)], size=(6, 4))))
+    path.write_bytes(to_png(draw_panels([Panel(series, **axis)], size=(6, 4))))
 
 
 def show(folder: Path, headless, vanilla, model) -> None:

@@ -31,11 +31,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from headless_trainer import attach_lm_head
 from headless_trainer.models.fold import fold_head_bias
-from headless_trainer.pictures import Panel, Series, curves
+from headless_trainer.presentation.pictures import Panel, Series, draw_panels
+from headless_trainer.presentation.tables import markdown
 from headless_trainer.reporting.run_comparison import first_reaching
 from headless_trainer.scoring.score_comparison import compare, comparison_table
 from headless_trainer.scoring.score_store import folder_name, read_results
-from headless_trainer.tables import markdown
 
 PUBLISHED = Path(__file__).with_name("published_paper.json")
 ALONE, FREE = "E^T alone", "free head"
@@ -337,7 +337,7 @@ def draw(args, models: list[dict], shown: list[str], at_end: dict[str, dict[int,
             yscale="log",
         )
     )
-    return curves(panels, legend="below")
+    return draw_panels(panels, legend="below")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, PreTrainedModel
 
-from headless_trainer.tables import markdown
+from headless_trainer.presentation.tables import markdown
 
 FORMS = ("pieces", "mean of the pieces", "mean of all tokens")
 Place = tuple[int, int, int]  # row, start of the word, start of the text after it

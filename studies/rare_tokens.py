@@ -20,8 +20,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from headless_trainer import load_token_counts
 from headless_trainer.fine_tuning.task_scores import calibration_error
-from headless_trainer.pictures import Panel, Series, curves
-from headless_trainer.tables import markdown
+from headless_trainer.presentation.pictures import Panel, Series, draw_panels
+from headless_trainer.presentation.tables import markdown
 
 GROUPS = 10
 
@@ -142,7 +142,7 @@ def draw(found: dict[str, list[dict]]):
     ]
     norms = [Series(tenths, mean["norm"], "o-") for mean in means.values()]
     panels = [Panel(gains, xlabel=xlabel, ylabel="nats above the first recipe")]
-    return curves(
+    return draw_panels(
         [*panels, Panel(norms, xlabel=xlabel, ylabel="norm of the embeddings")], legend="below"
     )
 

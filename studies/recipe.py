@@ -15,9 +15,9 @@ from pathlib import Path
 import shared
 
 from headless_trainer import load_token_counts
-from headless_trainer.pictures import Panel, Series, curves, in_short
+from headless_trainer.presentation.pictures import Panel, Series, draw_panels, in_short
+from headless_trainer.presentation.tables import markdown
 from headless_trainer.reporting.run_comparison import first_reaching
-from headless_trainer.tables import markdown
 
 
 def main() -> None:
@@ -154,7 +154,7 @@ def draw(rows: dict):
                 Series([point[name] / scale for point in curve], perplexities, "o-", label=recipe)
             )
         panels.append(Panel(series, xlabel=label, ylabel="held-out perplexity", yscale="log"))
-    return curves(panels, legend="below", sharey=True)
+    return draw_panels(panels, legend="below", sharey=True)
 
 
 if __name__ == "__main__":

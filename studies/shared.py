@@ -18,7 +18,7 @@ import torch
 
 from headless_trainer.cards.facts import hardware, software
 from headless_trainer.command_line import PRESETS, parse_yaml
-from headless_trainer.pictures import to_png
+from headless_trainer.presentation.pictures import to_png
 from headless_trainer.runtime.checkpoints import write_whole
 from headless_trainer.runtime.curves import curves
 

@@ -30,8 +30,8 @@ from shared import (
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
-from headless_trainer.pictures import Panel, Series, curves
-from headless_trainer.tables import markdown
+from headless_trainer.presentation.pictures import Panel, Series, draw_panels
+from headless_trainer.presentation.tables import markdown
 
 SYNONYMS, OTHERS, SAME = "synonyms", "the same words in other pairs", "the same word"
 IN_CONTEXT = "in context, after layer"
@@ -198,7 +198,7 @@ def draw(drawn: dict[str, dict[str, np.ndarray]]):
             for kind, values in cosines.items()
         ]
         panels.append(Panel(series, title=recipe, xlabel="cosine"))
-    return curves(panels, legend="first", sharex=True, sharey=True)
+    return draw_panels(panels, legend="first", sharex=True, sharey=True)
 
 
 if __name__ == "__main__":

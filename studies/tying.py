@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
 from headless_trainer import load_token_counts
-from headless_trainer.pictures import Panel, Series, curves
+from headless_trainer.presentation.pictures import Panel, Series, draw_panels
+from headless_trainer.presentation.tables import markdown
 from headless_trainer.runtime.checkpoints import checkpoints_in
-from headless_trainer.tables import markdown
 
 LEAST = 10
 NEIGHBOURS = 10
@@ -144,7 +144,7 @@ def draw(found: dict[str, dict]):
                     Series(rows, means, style, color=f"C{colour}", label=f"{recipe}: {role}")
                 )
         panels.append(Panel(series, xlabel="steps", ylabel=label))
-    return curves(panels, legend="below")
+    return draw_panels(panels, legend="below")
 
 
 def matrix(checkpoint: Path, role: str = "input") -> Tensor:

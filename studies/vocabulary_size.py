@@ -35,9 +35,9 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from headless_trainer.fine_tuning.results import read_run, run_path, scores_of
-from headless_trainer.pictures import Panel, Series, curves
-from headless_trainer.significance import mean_test
-from headless_trainer.tables import markdown
+from headless_trainer.presentation.pictures import Panel, Series, draw_panels
+from headless_trainer.presentation.significance import mean_test
+from headless_trainer.presentation.tables import markdown
 
 BITS, AVERAGE = "bits per byte", "average"
 # Flags of run_glue.py at --scale cpu. The other scales have the paper's settings.
@@ -252,7 +252,7 @@ def draw(args, found: dict[tuple[str, int], dict]):
                 )
             )
         panels.append(Panel(series, xlabel="size of the vocabulary", ylabel=ylabel, xscale="log"))
-    return curves(panels, legend="first")
+    return draw_panels(panels, legend="first")
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def each_picture_once():
     """Pictures that differ in their numbers alone are drawn once: drawing is a quarter of the time of a tiny run."""
     import numpy as np
 
-    from headless_trainer import pictures
+    from headless_trainer.presentation import pictures
 
     to_png, drawn = pictures.to_png, {}
 

@@ -19,7 +19,7 @@ import jinja2
 import numpy as np
 from scipy import stats
 
-from headless_trainer.significance import mean_test
+from headless_trainer.presentation.significance import mean_test
 
 ROOT = Path(__file__).parents[1]
 NO_FILE = "no file: "

@@ -24,19 +24,11 @@ MODULES = {
 # picture in docs/development.md a line.
 ALLOWED = {
     **dict.fromkeys(
-        (
-            "significance",
-            "command_line",
-            "tables",
-            "pictures",
-            "objective",
-            "objectives",
-            "settings",
-        ),
+        ("presentation", "command_line", "objective", "objectives", "settings"),
         set(),
     ),
     "measures": {"objectives"},
-    "runtime": {"measures", "pictures"},
+    "runtime": {"measures", "presentation"},
     "refusals": {"measures", "objectives", "runtime"},
     "hub": {"runtime"},
     "arguments": {
@@ -50,7 +42,15 @@ ALLOWED = {
     },
     "corpus": {"objective", "runtime", "arguments"},
     "models": {"objective", "objectives", "runtime", "arguments", "corpus"},
-    "cards": {"measures", "objectives", "settings", "tables", "runtime", "arguments", "models"},
+    "cards": {
+        "measures",
+        "objectives",
+        "settings",
+        "presentation",
+        "runtime",
+        "arguments",
+        "models",
+    },
     "trainers": {
         "objectives",
         "settings",
@@ -66,7 +66,7 @@ ALLOWED = {
     "fine_tuning": {
         *(
             "refusals",
-            "tables",
+            "presentation",
             "objective",
             "runtime",
             "hub",
@@ -77,8 +77,8 @@ ALLOWED = {
             "trainers",
         )
     },
-    "scoring": {"significance", "tables", "runtime", "models", "cards"},
-    "reporting": {"significance", "measures", "tables", "pictures", "runtime"},
+    "scoring": {"presentation", "runtime", "models", "cards"},
+    "reporting": {"presentation", "measures", "runtime"},
     "cli": {
         *(
             "command_line",
@@ -92,7 +92,7 @@ ALLOWED = {
             "corpus",
             "models",
         ),
-        *("tables", "cards", "trainers", "fine_tuning", "scoring", "reporting"),
+        *("presentation", "cards", "trainers", "fine_tuning", "scoring", "reporting"),
     },
 }
 

@@ -22,8 +22,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..arguments import DataArguments, ModelArguments
 from ..models.candidate_head import FILE_NAME
+from ..presentation.tables import markdown
 from ..settings import on_card
-from ..tables import markdown
 
 PACKAGES = ("headless_trainer", "torch", "transformers", "accelerate", "datasets", "tokenizers")
 

@@ -14,7 +14,7 @@ from ..arguments import ModelArguments
 from ..cards import facts as card_facts
 from ..cards.file import add_results, never_raises, six_digits
 from ..cards.model_card import write_card
-from ..tables import markdown
+from ..presentation.tables import markdown
 from .classification_rows import separator_of
 from .problems import LOSS_TITLES, REGRESSION
 from .results import BENCHMARK_NAMES, OWN_TASK, TASK_NAMES, best_sets, metric_title, read_runs

@@ -10,11 +10,11 @@ import jinja2
 import pandas
 from markupsafe import Markup
 
-from .. import pictures
 from ..measures import MEASURES, Chart, Measure
-from ..pictures import Panel, Series, in_short
+from ..presentation import pictures
+from ..presentation.pictures import Panel, Series, in_short
+from ..presentation.significance import dagger, show_p
 from ..runtime.checkpoints import check_writable, write_whole
-from ..significance import dagger, show_p
 from .records import AXES, SECONDS, TOKENS, group_runs
 from .run_comparison import ACCURACY, COMPARED, Configurations, compare, economy, in_words
 
@@ -161,7 +161,7 @@ def _picture(path: Path, configurations: Configurations, axes: Iterable[str]) ->
     if not panels:
         return {}
     look = {"size": (4.6, 3.1), "columns": 2 if is_held_out else 3, "legend": "below"}
-    png = pictures.to_png(pictures.curves([*panels.values()], **look))
+    png = pictures.to_png(pictures.draw_panels([*panels.values()], **look))
     write_whole(path, png)
     notes = dict.fromkeys(chart.explained for chart, _ in panels if chart.explained)
     return {"png": base64.b64encode(png).decode(), "notes": [*notes]}

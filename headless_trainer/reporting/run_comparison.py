@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import pandas
 
 from ..measures import EVALUATION, PERPLEXITY_CHART
-from ..pictures import in_short
-from ..significance import holm, is_significant, mean_test
+from ..presentation.pictures import in_short
+from ..presentation.significance import holm, is_significant, mean_test
 from .records import AXES, SECONDS, TOKENS, Run
 
 Configurations = dict[

@@ -11,8 +11,8 @@ from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.utils import logging as transformers_logging
 
-from .. import pictures
 from ..measures import CONSOLE, PICTURE, shown_in
+from ..presentation import pictures
 from .checkpoints import write_whole
 from .curves import curves
 
@@ -140,4 +140,4 @@ def draw_loss(log_history: list[dict], path: Path) -> None:
         pictures.Panel(series, title=title, ylabel=unit, xlabel=label)
         for (title, unit), series in found.items()
     ]
-    write_whole(path, pictures.to_png(pictures.curves(panels)))
+    write_whole(path, pictures.to_png(pictures.draw_panels(panels)))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas
 
-from ..significance import dagger, holm, mean_difference, mean_test, show_p
-from ..tables import markdown
+from ..presentation.significance import dagger, holm, mean_difference, mean_test, show_p
+from ..presentation.tables import markdown
 from .score_store import metric_label, read_results, scores_of
 
 ARROWS = {True: " ↑", False: " ↓", None: ""}

@@ -26,7 +26,7 @@ class Panel:
         self.series, self.axis = series, axis
 
 
-def curves(
+def draw_panels(
     panels: Sequence[Panel],
     *,
     size: tuple[float, float] = (4.5, 3.6),

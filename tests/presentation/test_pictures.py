@@ -1,16 +1,9 @@
-"""Tables in Markdown, pictures, and what they are made of."""
+"""Pictures: their panels, legends, error bars and names."""
 
 import pytest
 
-from headless_trainer import pictures
-from headless_trainer.pictures import Panel, Series
-from headless_trainer.tables import markdown
-
-
-def test_a_table():
-    table = markdown(("a", "b"), [("x", 0.25), ("yy", 1200)], left=1)
-    assert table == "| a | b |\n| --- | ---: |\n| x | 0.25 |\n| yy | 1200 |"
-    assert markdown(("a", "b"), []) == ""
+from headless_trainer.presentation import pictures
+from headless_trainer.presentation.pictures import Panel, Series
 
 
 def drawn(figure):
@@ -23,7 +16,7 @@ def test_panels_in_rows_and_one_legend_below():
         Panel([Series([0, 1], [0, n], label="a", color="#123456"), Series([0], [0], ".")])
         for n in range(3)
     ]
-    figure = pictures.curves(panels, size=(2, 1), columns=2, legend="below", sharey=True)
+    figure = pictures.draw_panels(panels, size=(2, 1), columns=2, legend="below", sharey=True)
     axes = drawn(figure)
     assert tuple(figure.get_size_inches()) == (4, 2) and [axis.get_visible() for axis in axes] == [
         True
@@ -37,17 +30,19 @@ def test_panels_in_rows_and_one_legend_below():
 
 
 def test_errors_are_bars():
-    axis = drawn(pictures.curves([Panel([Series([1, 2], [5.0, 6.0], "o-", errors=[0.5, 0.25])])]))[
-        0
-    ]
+    axis = drawn(
+        pictures.draw_panels([Panel([Series([1, 2], [5.0, 6.0], "o-", errors=[0.5, 0.25])])])
+    )[0]
     (bars,) = axis.collections
     assert [segment[:, 1].tolist() for segment in bars.get_segments()] == [[4.5, 5.5], [5.75, 6.25]]
-    assert not drawn(pictures.curves([Panel([Series([1], [5.0], errors=[0.0])])]))[0].collections
+    assert not drawn(pictures.draw_panels([Panel([Series([1], [5.0], errors=[0.0])])]))[
+        0
+    ].collections
 
 
 @pytest.mark.parametrize("name", [r"$\frac{", "a$b$c^{", "cost_$_$", "%", "\\"])
 def test_names_in_pictures_are_no_formulas(name):
     """Names of runs and tasks: matplotlib takes what is between two dollars for mathematics, and fails where it is none."""
     panel = Panel([Series([0, 1], [0, 1], label=name + "$")], title=name + "$", xlabel=name + "$")
-    figure = pictures.curves([panel], legend="below")
+    figure = pictures.draw_panels([panel], legend="below")
     assert pictures.to_png(figure)[:4] == b"\x89PNG"

@@ -9,7 +9,7 @@ pytest.importorskip("scipy")
 
 from scipy import stats
 
-from headless_trainer.significance import (
+from headless_trainer.presentation.significance import (
     dagger,
     holm,
     is_significant,

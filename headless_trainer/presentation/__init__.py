@@ -1,0 +1,1 @@
+"""Draw pictures, write tables, and test whether a difference in them is one."""
