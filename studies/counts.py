@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from headless_trainer import HeadlessTrainer
-from headless_trainer.objective.losses import candidate_loss
 
 MOST = 2000  # largest count in a pool considered; in a batch of 32 x 128, the most frequent token has some 250
 
@@ -19,11 +18,8 @@ MOST = 2000  # largest count in a pool considered; in a batch of 32 x 128, the m
 class CountsTrainer(HeadlessTrainer):
     exponent = 1.0
 
-    def pool_loss(self, outputs, part, vectors, bias):
-        log_weights = self.exponent * part.pool.log_counts(outputs.dtype)
-        return candidate_loss(
-            outputs, part.target_index, vectors, log_weights, bias=bias, reduction="sum"
-        )
+    def log_weights(self, part, dtype):
+        return self.exponent * part.pool.log_counts(dtype)
 
     def _prior(self) -> Tensor | None:
         log_q = super()._prior()

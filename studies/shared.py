@@ -64,7 +64,17 @@ INGREDIENTS = {
     ],  # for vanilla decoders; vanilla encoders have their own bias
     "Muon": ["--muon_learning_rate", "2x"],
     **{f"pools of {size}": ["--pool_size", f"{size}"] for size in (2048, 16256, 32512, 65024)},
-    "drawn by frequency": ["--trainer", "studies.pool_sources:DrawnByFrequency"],
+    # Other pools: studies/pool_variants.py.
+    **{
+        name: ["--trainer", f"studies.pool_variants:{trainer}"]
+        for name, trainer in (
+            ("drawn by frequency", "DrawnByFrequency"),
+            ("negatives of other rows", "OtherRows"),
+            ("growing", "GrowingPool"),
+            ("exact end", "ExactEnd"),
+            ("exact now and then", "ExactNowAndThen"),
+        )
+    },
     **{
         f"counts ^ {a}": ["--trainer", "studies.counts:Power" + a.replace(".", "")]
         for a in ("0", "0.5", "1.5", "2")

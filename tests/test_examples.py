@@ -51,7 +51,7 @@ def test_the_loss_of_the_example_is_that_of_a_margin():
     )
     ids = torch.tensor([5, 7, 5])
     pool = NegativePool.from_targets(torch.tensor([2, 5, 5, 7, 9, 9, 9]))
-    part = Candidates(pool, pool.index_of(ids), None)
+    part = Candidates(pool, pool.index_of(ids), None, torch.zeros_like(ids), torch.arange(len(ids)))
     trainer = own_loss.MarginTrainer.__new__(own_loss.MarginTrainer)
     trainer.window = TrainingWindow()
     found, want = trainer.pool_loss(outputs, part, vectors, None), 0.0

@@ -90,7 +90,8 @@ def candidate_loss(
         hidden: ``(K, D)`` outputs of the trunk at the predicted positions.
         target_index: ``(K,)`` int64, index in the pool of each target.
         candidates: ``(U, D)`` vectors of the pool's tokens.
-        log_weights: ``(U,)`` logarithms of the candidates' weights.
+        log_weights: ``(U,)`` logarithms of the candidates' weights, or ``(K, U)`` where they differ
+            between rows; -inf leaves a candidate out.
         bias: ``(U,)``, added to the scores of the candidates; None for plain dot products.
         softcap: bound c that turns scores s into ``c * tanh(s / c)``; None for no bound.
         target_counts_once: whether each row's own target has the weight 1 there, whatever its weight
@@ -100,16 +101,18 @@ def candidate_loss(
         candidates = F.pad(candidates, (0, 0, 0, missing))
         log_weights = F.pad(log_weights, (0, missing), value=-math.inf)
         bias = None if bias is None else F.pad(bias, (0, missing))
-    if softcap is None:
+    target_log_weights = log_weights.expand(len(hidden), -1).gather(1, target_index[:, None])[:, 0]
+    separate_weights: Tensor | None = log_weights
+    if softcap is None and log_weights.dim() == 1:  # as a part of the bias they cost nothing
+        separate_weights = None
         bias = log_weights if bias is None else log_weights + bias.to(log_weights)
-    target_log_weights = log_weights[target_index]  # (K,)
     losses = vocabulary_cross_entropy(  # the candidates are its vocabulary
         hidden,
         target_index,
         candidates,
         bias,
         softcap=softcap,
-        log_weights=None if softcap is None else log_weights,
+        log_weights=separate_weights,
         target_shift=-target_log_weights if target_counts_once else None,
         reduction=reduction,
         backend=backend,
@@ -146,7 +149,7 @@ def vocabulary_cross_entropy(
         weight: ``(V, D)``.
         bias: ``(V,)``.
         softcap: as in `candidate_loss`.
-        log_weights: ``(V,)`` without a gradient, added to the bounded scores.
+        log_weights: ``(V,)`` or ``(K, V)`` without a gradient, added to the bounded scores.
         target_shift: ``(K,)`` without a gradient, added to the score of each row's target.
         reduction: ``mean``, ``sum`` or ``none``.
         backend: as in `cwt_loss`.
@@ -262,7 +265,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             chunk, own = hidden[start : start + rows], targets[start : start + rows, None]
             scores = capped(_scores(chunk, weight, bias), softcap)  # (rows, U)
             slope = None if softcap is None else 1 - (scores / softcap).square()
-            scores = scores if log_weights is None else scores + log_weights
+            if log_weights is not None:
+                by_row = log_weights.dim() == 2
+                scores = scores + (log_weights[start : start + rows] if by_row else log_weights)
             if target_shift is not None:
                 shift = target_shift[start : start + rows, None].to(scores.dtype)
                 scores.scatter_add_(1, own, shift)

@@ -114,11 +114,21 @@ class HeadlessTrainer(PretrainingTrainer):
             outputs,
             part.target_index,
             vectors,
-            part.pool.log_counts(torch.promote_types(outputs.dtype, torch.float32)),
+            self.log_weights(part, torch.promote_types(outputs.dtype, torch.float32)),
             bias=bias,
             softcap=self.head.softcap,
             reduction="sum",
         )
+
+    def log_weights(self, part: Candidates, dtype: torch.dtype) -> Tensor:
+        """Return the logarithms of the candidates' weights: here of their counts.
+
+        Returns:
+            ``(U,)``, or ``(N, U)`` for weights that differ between predictions, whose rows and
+            positions ``part`` holds. A candidate of weight 0, -inf here, is left out; a target must not
+            be.
+        """
+        return part.pool.log_weights(dtype)
 
     def language_model(self) -> PreTrainedModel:
         """Return a copy of the trunk with its free head, ready to generate or fill masks: see `attach_lm_head`."""

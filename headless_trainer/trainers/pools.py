@@ -58,6 +58,8 @@ class CandidatePools:
 
     Attributes:
         draws: chooses candidates that are no targets.
+        pool_size: number of targets in a pool, or None; up to ``args.pool_size`` it may change from
+            step to step.
         recent: targets of earlier steps: with ``negatives="world"`` those of all processes, otherwise
             those of this one.
     """
@@ -73,6 +75,7 @@ class CandidatePools:
         self.host = host
         self.log = log
         self.draws = UniformDraws(args.sampled_negatives or 0, vocab_size, args.seed)
+        self.pool_size = args.pool_size
         self.recent = RecentTargets(args.pool_size or 0)
 
     def __call__(self, targets: list[Tensor], step: int, remember: bool) -> Shares:
@@ -120,7 +123,7 @@ class CandidatePools:
         self, target_ids: Tensor, drawn: Tensor | None
     ) -> tuple[NegativePool, ...]:
         """Split the ``(K,)`` targets of a forward into as few pools as hold them, or top them up."""
-        limit = self.args.pool_size
+        limit = self.pool_size
         parts = 1 if limit is None else math.ceil(target_ids.numel() / limit)
         if parts > 1:
             pools = [NegativePool.from_targets(ids) for ids in target_ids.tensor_split(parts)]
@@ -130,7 +133,7 @@ class CandidatePools:
 
     def _topped_up(self, pool: NegativePool) -> NegativePool:
         """Add targets of earlier steps until the pool holds ``pool_size`` of them."""
-        missing = (self.args.pool_size or 0) - pool.targets
+        missing = (self.pool_size or 0) - pool.targets
         if missing <= 0:
             return pool
         return pool.with_targets(self.recent.newest(missing))

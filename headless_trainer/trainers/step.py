@@ -51,24 +51,45 @@ UNCHANGED_LABELS = 256
 
 def draw_step(trainer, batches: list[dict[str, Tensor]]) -> "Step":
     """Draw inputs, targets and candidates for all micro-batches of an optimizer step, from the batches of the collator."""
-    # The host knows every size at once, and works while the device is still busy with the previous step.
-    hosts = [sent(batch, torch.device("cpu")) for batch in batches]
+    # The host knows every size at once, and works while the device is still busy with the previous
+    # step.
+    host_batches = [sent(batch, torch.device("cpu")) for batch in batches]
     device = trainer.args.device
-    made = [trainer.make_targets(batch, trainer.state.global_step, device) for batch in hosts]
-    predicted = [predictions(inputs.pop("labels")) for inputs in made]
-    shares = trainer.candidates_of_step([target_ids for _, target_ids in predicted])
-    masks = [batch.get("attention_mask", torch.ones_like(batch["input_ids"])) for batch in hosts]
-    micro_batches = [
-        MicroBatch.of(
-            *each,
+    step = trainer.state.global_step
+    inputs_of_forwards = [trainer.make_targets(batch, step, device) for batch in host_batches]
+    labels_of_forwards = [inputs.pop("labels") for inputs in inputs_of_forwards]
+    predictions_of_forwards = [predictions(labels) for labels in labels_of_forwards]
+    targets = [target_ids for _predicted, target_ids in predictions_of_forwards]
+    shares = trainer.candidates_of_step(targets)
+
+    micro_batches = []
+    for index, (predicted, target_ids) in enumerate(predictions_of_forwards):
+        pools, divisor = shares[index]
+        micro_batch = MicroBatch.of(
+            predicted,
+            target_ids,
             pools,
             divisor,
-            int((mask != 0).sum()) if mask.dim() == 2 else len(mask) * mask.shape[-1],
+            tokens=count_tokens(host_batches[index]),
+            row_length=labels_of_forwards[index].shape[1],
         )
-        for mask, each, (pools, divisor) in zip(masks, predicted, shares, strict=True)
+        micro_batches.append(micro_batch)
+    carrying = [
+        inputs | {CARRIED: micro_batch}
+        for inputs, micro_batch in zip(inputs_of_forwards, micro_batches, strict=True)
     ]
-    carrying = [inputs | {CARRIED: each} for inputs, each in zip(made, micro_batches, strict=True)]
-    return Step(sent(carrying, device), [inputs["input_ids"] for inputs in made], micro_batches)
+    input_ids = [inputs["input_ids"] for inputs in inputs_of_forwards]
+    return Step(sent(carrying, device), input_ids, micro_batches)
+
+
+def count_tokens(batch: dict[str, Tensor]) -> int:
+    """Return the number of tokens of a batch that enter the model, without padding."""
+    mask = batch.get("attention_mask")
+    if mask is None:
+        return batch["input_ids"].numel()
+    if mask.dim() == 2:  # (B, T)
+        return int((mask != 0).sum())
+    return len(mask) * mask.shape[-1]  # between pairs of positions: rows without padding
 
 
 class TargetMaker:
@@ -194,12 +215,16 @@ class Candidates:
     Attributes:
         pool: U distinct tokens and their counts.
         target_index: ``(N,)`` int64, index in the pool of each prediction's target.
+        rows: ``(N,)`` int64, the row of the micro-batch in which each prediction stands.
+        positions: ``(N,)`` int64, the position in that row whose output predicts.
         lookup_index: ``(U,)`` int64, index in `MicroBatch.looked_up` of each token of the pool; None if the two are the same.
     """
 
     pool: NegativePool
     target_index: Tensor
     lookup_index: Tensor | None
+    rows: Tensor
+    positions: Tensor
 
     def among(self, values: Tensor | None) -> Tensor | None:
         """Select the pool's entries, ``(U, ...)``, from the values of all looked-up ids, ``(L, ...)``."""
@@ -237,18 +262,28 @@ class MicroBatch:
         pools: Sequence[NegativePool],
         divisor: Tensor | float,
         tokens: int,
+        row_length: int,
     ) -> "MicroBatch":
-        # One look-up: each has a gradient as large as the embedding, and an exchange if the embedding is sharded.
-        one = len(pools) == 1
-        looked_up = (
-            pools[0].ids
-            if one
-            else torch.cat([target_ids[:0], *(pool.ids for pool in pools)]).unique()
-        )
+        """Make the micro-batch from its predictions and pools; ``row_length`` is T."""
+        # One look-up: each has a gradient as large as the embedding, and an exchange if the
+        # embedding is sharded.
+        if len(pools) == 1:
+            looked_up = pools[0].ids
+        else:
+            looked_up = torch.cat([target_ids[:0], *(pool.ids for pool in pools)]).unique()
+        parts = max(1, len(pools))
+        targets_of_parts = target_ids.tensor_split(parts)
+        predicted_of_parts = predicted.tensor_split(parts)
         candidates = []
-        for ids, pool in zip(target_ids.tensor_split(max(1, len(pools))), pools, strict=False):
-            lookup_index = None if one else torch.searchsorted(looked_up, pool.ids)
-            candidates.append(Candidates(pool, pool.index_of(ids), lookup_index))
+        for index, pool in enumerate(pools):
+            part = Candidates(
+                pool,
+                target_index=pool.index_of(targets_of_parts[index]),
+                lookup_index=torch.searchsorted(looked_up, pool.ids) if len(pools) > 1 else None,
+                rows=predicted_of_parts[index] // row_length,
+                positions=predicted_of_parts[index] % row_length,
+            )
+            candidates.append(part)
         return cls(predicted, target_ids, looked_up, tuple(candidates), divisor, tokens)
 
     def parts(

@@ -143,7 +143,7 @@ def count_pool(
     """
     pool, predictions = part.pool, len(part.target_index)
     used = int(predictions > 0)  # every process must add the same names, even without a prediction
-    log_counts = pool.log_counts()
+    log_counts = pool.log_weights()
     window.candidates += pool.size * used
     window.drawn += drawn * used
     window.add("loss_floor", log_counts[part.target_index].sum() / divisor)

@@ -422,3 +422,42 @@ def test_a_bfloat16_output_on_a_float32_weight_is_widened(backend):
         difference(got, F.cross_entropy(hidden.double() @ data.weight.double().T, data.targets))
         < 1e-6
     )
+
+
+@REDUCTIONS
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("once", [False, True])
+def test_weights_may_differ_between_rows(backend, once, softcap, reduction):
+    data = problem()
+    pool = NegativePool.from_targets(data.targets)
+    index = pool.index_of(data.targets)
+    generator = torch.Generator().manual_seed(5)
+    weights = torch.rand(K, len(pool), dtype=torch.float64, generator=generator)
+    weights[:, ::3] = 0.0  # left out
+    weights[range(K), index] = 0.7
+
+    def written_out(hidden, weight):
+        scores = hidden @ weight[pool.ids].T
+        scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
+        factors = weights.clone()
+        if once:
+            factors[range(K), index] = 1.0
+        partition = (factors * scores.exp()).sum(1).log()
+        return reduced(partition - scores[range(K), index], reduction)
+
+    def ours(hidden, weight):
+        return candidate_loss(
+            hidden,
+            index,
+            weight[pool.ids],
+            weights.log(),
+            softcap=softcap,
+            target_counts_once=once,
+            reduction=reduction,
+            backend=backend,
+        )
+
+    leaves = [data.hidden, data.weight]
+    assert_close(
+        value_and_gradients(ours, *leaves), value_and_gradients(written_out, *leaves), 1e-10
+    )

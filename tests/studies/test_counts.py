@@ -30,6 +30,8 @@ def test_the_loss_weights_each_candidate(name, exponent, study, tmp_path):
         NegativePool.from_targets(torch.tensor([7, 9, 7, 7, 11])),
         torch.tensor([0, 1, 0, 0, 2]),
         None,
+        rows=torch.zeros(5, dtype=torch.long),
+        positions=torch.arange(5),
     )
     outputs, vectors = torch.randn(5, 16), torch.randn(3, 16)
     found = trainer.pool_loss(outputs, part, vectors, None)

@@ -45,9 +45,10 @@ def run_two_steps(window: TrainingWindow, clock) -> None:
         window.start_step()
         window.add_batch(tokens, len(targets))
         pool = NegativePool.from_targets(torch.tensor(targets))
-        count_pool(
-            window, Candidates(pool, pool.index_of(torch.tensor(targets)), None), len(targets)
-        )
+        index = pool.index_of(torch.tensor(targets))
+        positions = torch.arange(len(targets))
+        part = Candidates(pool, index, None, rows=torch.zeros_like(index), positions=positions)
+        count_pool(window, part, len(targets))
         log_pool(window, pool)
         clock(seconds)
         end_step(window)
@@ -112,7 +113,9 @@ def test_window_over_two_processes(clock):
 def test_window_without_pools_or_steps(clock):
     window = TrainingWindow()
     pool = NegativePool.from_targets(torch.tensor([1]))
-    count_pool(window, Candidates(pool, torch.empty(0, dtype=torch.long), None), 1, drawn=1)
+    nothing = torch.empty(0, dtype=torch.long)
+    part = Candidates(pool, nothing, None, rows=nothing, positions=nothing)
+    count_pool(window, part, 1, drawn=1)
     log_pool(window, NegativePool.from_targets(torch.empty(0, dtype=torch.long)))
     logs = window.flush(CPU)
     assert "pool_tokens" not in logs and "pool_size" not in logs  # no loss had a pool

@@ -172,7 +172,7 @@ def test_rows_that_score_are_brought_up_to_date_too(shape, first):
         types.SimpleNamespace(catch_up=lambda *ids: read.extend({*each.tolist()} for each in ids))
     )
     pools = (NegativePool.from_targets(torch.tensor([7, 9])),)
-    micro_batch = MicroBatch.of(torch.tensor([0]), torch.tensor([7]), pools, 1, 2)
+    micro_batch = MicroBatch.of(torch.tensor([0]), torch.tensor([7]), pools, 1, 2, 2)
     rows.catch_up(Step([], [torch.tensor([[1, 2]])], [micro_batch]))
     assert read == [first, {7, 9}]
 
