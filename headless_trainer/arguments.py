@@ -206,14 +206,14 @@ class HeadlessTrainingArguments(TrainingArguments):
     )
     sampled_negatives: int | None = HfArg(
         default=None,
-        help="Extra candidates drawn from the vocabulary in each step: uniformly, or for "
-        "sampled_softmax from the model's mean prediction. Default: none for headless; for "
+        help="Extra candidates drawn from the vocabulary in each step. Draws are uniform; those of "
+        "sampled_softmax follow the model's mean prediction. Default: none for headless; for "
         "sampled_softmax 4,096 (mlm: an eighth of the vocabulary if that is more), at most a quarter "
         "of the vocabulary.",
     )
     exact_every: int | None = HfArg(
         default=None,
-        help="sampled_softmax: score the whole vocabulary in the first step and in every Nth, which "
+        help="sampled_softmax: score the whole vocabulary in the first step and in every Nth. This "
         "also measures what further candidates are drawn from. 0 for never: draws are then uniform. "
         "Default: 8.",
     )

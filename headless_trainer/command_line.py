@@ -319,7 +319,7 @@ def show_usage(text: str, argv: list[str] | None = None) -> None:
 
 
 def print_result(text: str) -> None:
-    """Print a result, with question marks for characters that the console cannot show, such as ± in ASCII."""
+    """Print a result; characters that the console cannot show, such as ± in ASCII, become ``?``."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # notebooks may name none
     print(text.encode(encoding, errors="replace").decode(encoding))
 

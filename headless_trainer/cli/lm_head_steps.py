@@ -4,6 +4,10 @@ import logging
 import shutil
 from pathlib import Path
 
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..arguments import DataArguments, LMHeadArguments, ModelArguments
 from ..cards.model_card import described_prior, write_card
 from ..corpus import packing, texts
 from ..hub.pushes import HubPushes
@@ -18,13 +22,16 @@ from ..runtime.checkpoint_aside import model_aside
 from ..runtime.checkpoints import check_output_dir, load_token_counts
 from ..runtime.locks import alone_until_exit
 from ..runtime.manifest import TOKEN_COUNTS_NAME
+from ..trainers.pretraining import PretrainingTrainer
 from . import training
 
 logger = logging.getLogger("headless_trainer")
 
 
-def make_language_model(model_args, data_args, args) -> None:
-    """Attach the free head, without training, and without a corpus unless the counts come from one."""
+def make_language_model(
+    model_args: ModelArguments, data_args: DataArguments, args: LMHeadArguments
+) -> None:
+    """Attach the free head, without training, and without a corpus unless it is to be counted."""
     run_folder.start_logging()
     alone_until_exit(args.output_dir)
     check_output_dir(args.output_dir, None)
@@ -38,68 +45,86 @@ def make_language_model(model_args, data_args, args) -> None:
     check_vocabulary(trunk, tokenizer, name, "leave --tokenizer_name out")
     counts, totals = pretraining_counts(model_args, args)
     if args.init == "prior" and args.counts_from == "corpus":
-        documents = texts.load_texts(
-            data_args, cache_dir=model_args.cache_dir, token=model_args.token
-        )["train"]
-        rows = training.tokenized_rows(documents, tokenizer, model_args, data_args, args)
-        rows = packing.first_rows(rows, data_args.max_train_samples)
-        packing.check_token_ids(
-            rows, size := trunk.get_input_embeddings().num_embeddings, tokenizer
-        )
-        counts = packing.target_counts(
-            rows, size, infer_task(config), tokenizer, args.isolate_documents
-        )
+        counts = counts_of_corpus(trunk, config, tokenizer, model_args, data_args, args)
     model = attach_lm_head(trunk, counts, init=args.init, drawn_share=drawn_share_of(totals))
     loading.limit_length(tokenizer, model.config)
     with model_aside(args.output_dir, is_main=True) as aside:
         model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
-        own = args.counts_from == "checkpoint"
-        if own and (
-            saved := sources.find_file(name, TOKEN_COUNTS_NAME, **loading.hub_arguments(model_args))
-        ):
-            shutil.copyfile(
-                saved, aside / TOKEN_COUNTS_NAME
-            )  # for a headless training that continues this model
-    folder, facts = (
-        Path(args.output_dir),
-        {"prior": described_prior(args.init == "prior", args, data_args)},
-    )
-    card = {"causal": model.can_generate(), "model_args": model_args, "facts": facts}
+        if args.counts_from == "checkpoint":
+            copy_counts(model_args, aside)
+    folder = Path(args.output_dir)
     write_card(
         folder,
         pushes.repo if pushes else folder.resolve().name,
         "free_head",
         model,
         tokenizer,
-        **card,
+        causal=model.can_generate(),
+        model_args=model_args,
+        facts={"prior": described_prior(args.init == "prior", args, data_args)},
     )
     logger.info("saved in %s: %s, an ordinary language model", folder, type(model).__name__)
     if pushes is not None:
         pushes.push_run("Language modelling head")
 
 
-def pretraining_counts(model_args, args):
-    """Return the checkpoint's counts, if requested, and the totals of its pretraining."""
-    own = args.counts_from == "checkpoint"
+def counts_of_corpus(
+    trunk: PreTrainedModel,
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    args: LMHeadArguments,
+) -> Tensor:
+    """Return the ``(V,)`` counts of each token as a target in the training texts."""
+    documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)
+    rows = training.tokenized_rows(documents["train"], tokenizer, model_args, data_args, args)
+    rows = packing.first_rows(rows, data_args.max_train_samples)
+    vocabulary = trunk.get_input_embeddings().num_embeddings
+    packing.check_token_ids(rows, vocabulary, tokenizer)
+    return packing.target_counts(
+        rows, vocabulary, infer_task(config), tokenizer, args.isolate_documents
+    )
+
+
+def copy_counts(model_args: ModelArguments, folder: Path) -> None:
+    """Copy the checkpoint's counts, if it has any, for a headless training that continues."""
+    saved = sources.find_file(
+        model_args.model_name_or_path, TOKEN_COUNTS_NAME, **loading.hub_arguments(model_args)
+    )
+    if saved:
+        shutil.copyfile(saved, folder / TOKEN_COUNTS_NAME)
+
+
+def pretraining_counts(
+    model_args: ModelArguments, args: LMHeadArguments
+) -> tuple[Tensor | None, dict[str, float]]:
+    """Return the checkpoint's ``(V,)`` counts, if requested, and the totals of its pretraining."""
+    from_checkpoint = args.counts_from == "checkpoint"
     try:
         counts, totals = load_token_counts(
             model_args.model_name_or_path, **loading.hub_arguments(model_args)
         )
-    except FileNotFoundError:  # another's trunk
-        if args.init == "prior" and own:
+    except FileNotFoundError:  # the trunk was not trained by this library
+        if args.init == "prior" and from_checkpoint:
             raise
         return None, {}
-    return counts if own else None, totals
+    return counts if from_checkpoint else None, totals
 
 
-def make_trainer(model_args, data_args, args):
-    """Return the trainer of the head, whose bias remains a separate parameter until the model is saved."""
+def make_trainer(
+    model_args: ModelArguments, data_args: DataArguments, args: LMHeadArguments
+) -> tuple[PretrainingTrainer, str | None]:
+    """Return the trainer of the head, and the checkpoint to resume from, if any.
+
+    The head's bias remains a separate parameter until the model is saved.
+    """
     loading.load_config(model_args)  # report a folder without a model first
     counts, totals = pretraining_counts(model_args, args)
     args.head_bias = "prior" if args.init == "prior" else "none"  # the trainer adds it to E^T
 
-    def make_model(config, tokenizer):
+    def make_model(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
         check_headless(config, model_args.model_name_or_path)
         trunk = loading.load_model(
             model_args, config, tokenizer, objective=OBJECTIVES["headless"], task=args.task
@@ -111,13 +136,16 @@ def make_trainer(model_args, data_args, args):
             model.base_model.requires_grad_(False)
         return model
 
-    options = {
-        "make_model": make_model,
-        "token_counts": counts,
-        "drawn_share": drawn_share_of(totals),
-    }
-    trainer, resume = training.make_trainer(model_args, data_args, args, **options)
+    trainer, checkpoint = training.make_trainer(
+        model_args,
+        data_args,
+        args,
+        make_model=make_model,
+        token_counts=counts,
+        drawn_share=drawn_share_of(totals),
+    )
     if not args.do_train and counts is not None:
-        # For a headless training that continues the model: without them, its counts would not be those of negatives.
+        # For a headless training that continues the model: without them, its counts would not be
+        # those of negatives.
         trainer.window.carry_candidates(totals, trainer.is_world_process_zero())
-    return trainer, resume
+    return trainer, checkpoint

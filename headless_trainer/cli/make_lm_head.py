@@ -1,13 +1,16 @@
-"""Turn a headless checkpoint into a language model: with its free head, untrained, or fine-tuned as in the paper.
+"""Turn a headless checkpoint into a language model: with its free head, untrained or fine-tuned.
 
     headless-trainer lm-head --model_name_or_path runs/decoder --output_dir runs/decoder-lm
     headless-trainer lm-head --model_name_or_path runs/bert --output_dir runs/bert-mlm
-    headless-trainer lm-head --model_name_or_path someone/headless --counts_from corpus --train_file corpus.txt --output_dir lm
-    headless-trainer lm-head paper_lm_head_text --model_name_or_path runs/decoder --output_dir runs/decoder-tuned
+    headless-trainer lm-head --model_name_or_path someone/headless \\
+        --counts_from corpus --train_file corpus.txt --output_dir lm
+    headless-trainer lm-head paper_lm_head_text --model_name_or_path runs/decoder \\
+        --output_dir runs/decoder-tuned
 
-The head is E^T + log q, where q is each token's share of the pretraining targets. A decoder becomes a causal language model,
-an encoder a masked one; transformers loads either without our code. --do_train then fine-tunes head and trunk
-(with --freeze_trunk only the head) with cross-entropy over the vocabulary; --do_eval measures the model on held-out rows.
+The head is E^T + log q, where q is each token's share of the pretraining targets. A decoder becomes
+a causal language model, an encoder a masked one; transformers loads either without our code.
+--do_train then fine-tunes head and trunk (with --freeze_trunk only the head) with cross-entropy
+over the vocabulary, as in the paper; --do_eval measures the model on held-out rows.
 """
 
 from ..runtime.signals import ended_by_signals
@@ -15,6 +18,7 @@ from ..runtime.signals import ended_by_signals
 
 @ended_by_signals("To resume: repeat the command with --resume_from_checkpoint auto")
 def main(argv: list[str] | None = None) -> None:
+    """Attach the head, and train or evaluate the language model if asked."""
     from ..command_line import errors_in_one_line, parse_args, show_usage
 
     show_usage(__doc__, argv)
@@ -22,17 +26,19 @@ def main(argv: list[str] | None = None) -> None:
     from ..runtime.launch import leave_together
 
     with errors_in_one_line(ValueError, OSError):
-        arguments = parse_args([ModelArguments, DataArguments, LMHeadArguments], argv)
-        check_arguments(*arguments)
+        model_args, data_args, args = parse_args(
+            [ModelArguments, DataArguments, LMHeadArguments], argv
+        )
+        check_arguments(model_args, data_args, args)
         from . import lm_head_steps, training
 
-        if not (arguments[2].do_train or arguments[2].do_eval):
-            lm_head_steps.make_language_model(*arguments)
+        if not (args.do_train or args.do_eval):
+            lm_head_steps.make_language_model(model_args, data_args, args)
             return
-        trainer, resume = lm_head_steps.make_trainer(*arguments)
+        trainer, checkpoint = lm_head_steps.make_trainer(model_args, data_args, args)
     with errors_in_one_line(FloatingPointError, OSError, ImportError):
-        if trainer.args.do_train:
-            training.train(trainer, resume)
+        if args.do_train:
+            training.train(trainer, checkpoint)
         else:
             training.finish(trainer, evaluate=True)
         leave_together(trainer.signal.exit_code)
@@ -44,23 +50,30 @@ def check_arguments(model_args, data_args, args) -> None:
 
     if model_args.model_name_or_path is None:
         raise ValueError(
-            "model_name_or_path is not given: name the headless checkpoint to turn into a language model."
+            "model_name_or_path is not given: "
+            "name the headless checkpoint to turn into a language model."
         )
-    why = "the head uses the checkpoint's own tokens: leave it out"
-    refuse(
-        model_args,
-        [Refusal("train_tokenizer tie_word_embeddings mask_token resize_embeddings", why)],
+    of_new_tokens = Refusal(
+        "train_tokenizer tie_word_embeddings mask_token resize_embeddings",
+        "the head uses the checkpoint's own tokens: leave it out",
     )
+    refuse(model_args, [of_new_tokens])
     if args.world_size > 1 and not (args.do_train or args.do_eval):
         raise ValueError(
             f"{args.world_size} processes were started and nothing is trained or scored: start one."
         )
     if not args.do_train:
-        names = "max_steps num_train_epochs learning_rate muon_learning_rate resume_from_checkpoint"
-        refuse(args, [Refusal(names, "nothing is trained: add --do_train, or leave it out")])
+        of_training = Refusal(
+            "max_steps num_train_epochs learning_rate muon_learning_rate resume_from_checkpoint",
+            "nothing is trained: add --do_train, or leave it out",
+        )
+        refuse(args, [of_training])
     if not (args.do_train or args.do_eval or args.counts_from == "corpus"):
-        why = "nothing is trained or scored: add --do_train or --do_eval, or leave it out"
-        refuse(data_args, [Refusal("train_file dataset_name validation_file", why)])
+        of_texts = Refusal(
+            "train_file dataset_name validation_file",
+            "nothing is trained or scored: add --do_train or --do_eval, or leave it out",
+        )
+        refuse(data_args, [of_texts])
 
 
 if __name__ == "__main__":

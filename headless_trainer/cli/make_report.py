@@ -1,11 +1,13 @@
 """Compare pretraining runs on one page: loss, held-out accuracy and perplexity, speed and memory.
 
     headless-trainer report runs/headless runs/vanilla --output_dir runs/report
-    headless-trainer report headless=runs/h0,runs/h1,runs/h2 vanilla=runs/v0,runs/v1,runs/v2 --output_dir runs/report
+    headless-trainer report headless=runs/h0,runs/h1,runs/h2 vanilla=runs/v0,runs/v1,runs/v2 \\
+        --output_dir runs/report
 
-A run is the output folder of `headless-trainer pretrain` or `headless-trainer lm-head --do_train`, finished or not. Write the
-seeds of one configuration as NAME=RUN1,RUN2; significance needs two or more. The report is <output_dir>/report.html, a single
-self-contained file, with its pictures as PNGs beside it.
+A run is the output folder of `headless-trainer pretrain` or `headless-trainer lm-head --do_train`,
+finished or not. Write the seeds of one configuration as NAME=RUN1,RUN2; significance needs two or
+more. The report is <output_dir>/report.html, a single self-contained file, with its pictures as
+PNGs beside it.
 """
 
 import sys
@@ -17,6 +19,7 @@ from ..runtime.signals import ended_by_signals
 
 @ended_by_signals("Repeat the command to write the report")
 def main(argv: list[str] | None = None) -> None:
+    """Write the report, and print what it finds in sentences."""
     from ..command_line import (
         CONFIG_SUFFIXES,
         errors_in_one_line,
@@ -28,11 +31,12 @@ def main(argv: list[str] | None = None) -> None:
     show_usage(__doc__, argv)
     from ..arguments import ReportArguments
 
-    argv = list(sys.argv[1:] if argv is None else argv)
-    if argv and not argv[0].startswith("-") and Path(argv[0]).suffix not in CONFIG_SUFFIXES:
-        argv = ["--runs", *argv]
+    words = list(sys.argv[1:] if argv is None else argv)
+    begins_with_runs = bool(words) and not words[0].startswith("-")
+    if begins_with_runs and Path(words[0]).suffix not in CONFIG_SUFFIXES:
+        words = ["--runs", *words]
     with errors_in_one_line(ValueError, OSError):
-        (args,) = parse_args([ReportArguments], argv)
+        (args,) = parse_args([ReportArguments], words)
         try:
             from ..reporting.report import PAGE_NAME, write_report
         except ImportError as error:
@@ -40,12 +44,8 @@ def main(argv: list[str] | None = None) -> None:
                 f"{error}. Reports need an extra: pip install 'headless_trainer[eval]'"
             ) from error
         sentences = write_report(args.runs, args.output_dir)
-    print_result(
-        "\n".join(
-            textwrap.fill(sentence, 79, initial_indent="- ", subsequent_indent="  ")
-            for sentence in sentences
-        )
-    )
+    for sentence in sentences:
+        print_result(textwrap.fill(sentence, 79, initial_indent="- ", subsequent_indent="  "))
     print_result(f"\n{Path(args.output_dir, PAGE_NAME)}, with its pictures as PNGs beside it")
 
 

@@ -1,11 +1,14 @@
 """Pretrain or continue an encoder or a decoder: headless, with sampled softmax, or vanilla.
 
     headless-trainer pretrain demo --train_file 'corpus/*.txt'
-    headless-trainer pretrain --model_type bert --train_file 'corpus/*.txt' --train_tokenizer --output_dir runs/bert
+    headless-trainer pretrain --model_type bert --train_file 'corpus/*.txt' \\
+        --train_tokenizer --output_dir runs/bert
     headless-trainer pretrain adapt_encoder --train_file 'new/*.txt' --output_dir runs/adapted
-    accelerate launch -m headless_trainer.cli.pretrain paper_decoder_headless --output_dir runs/pythia
+    accelerate launch -m headless_trainer.cli.pretrain paper_decoder_headless \\
+        --output_dir runs/pythia
 
-The first argument may be a preset (`headless-trainer presets` lists them) or a YAML or JSON file; flags override it.
+The first argument may be a preset (`headless-trainer presets` lists them) or a YAML or JSON file;
+flags override it.
 """
 
 from ..runtime.signals import ended_by_signals
@@ -13,6 +16,7 @@ from ..runtime.signals import ended_by_signals
 
 @ended_by_signals("To resume: repeat the command with --resume_from_checkpoint auto")
 def main(argv: list[str] | None = None) -> None:
+    """Make the trainer of the arguments, with all checks, and train."""
     from ..command_line import errors_in_one_line, parse_args, show_usage
 
     show_usage(__doc__, argv)
@@ -23,10 +27,10 @@ def main(argv: list[str] | None = None) -> None:
         from ..runtime.launch import leave_together
         from .training import make_trainer, train
 
-        trainer, resume = make_trainer(*arguments)
-    # Not finite, a full disk, an optimizer that is not installed.
+        trainer, checkpoint = make_trainer(*arguments)
+    # A loss that is not finite, a full disk, an optimizer that is not installed.
     with errors_in_one_line(FloatingPointError, OSError, ImportError):
-        train(trainer, resume)
+        train(trainer, checkpoint)
         leave_together(trainer.signal.exit_code)
 
 
