@@ -183,7 +183,9 @@ class HeadlessTrainingArguments(TrainingArguments):
 
     objective: ObjectiveName = HfArg(
         default="headless",
-        help="; ".join(f"{row.name}: {row.explained}" for row in OBJECTIVES.values()) + ".",
+        help=f"What is trained: {', '.join(OBJECTIVES)}. "
+        + "; ".join(f"{row.name}: {row.explained}" for row in OBJECTIVES.values())
+        + ".",
     )
     trainer: str | None = HfArg(
         default=None,
