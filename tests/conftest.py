@@ -228,6 +228,17 @@ def sharded(monkeypatch) -> None:
 
 
 @pytest.fixture
+def weights_in_several_files(monkeypatch) -> None:
+    """Models of 4 kB are split as those of 50 GB are."""
+    from functools import partialmethod
+
+    from transformers import PreTrainedModel
+
+    in_shards = partialmethod(PreTrainedModel.save_pretrained, max_shard_size=4096)
+    monkeypatch.setattr(PreTrainedModel, "save_pretrained", in_shards)
+
+
+@pytest.fixture
 def hub(tmp_path, monkeypatch):
     """A stand-in for the Hub, which this process and those started from here talk to; no push of this process outlives it."""
     from huggingface_hub import close_session, constants

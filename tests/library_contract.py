@@ -25,7 +25,7 @@ PRIVATE = {
         "_get_output_dir": "a checkpoint is written aside, and the folder of the run is asked for",
         "_get_train_sampler": "the rows of a step are of similar length, in an order that a resumed run finds again",
         "_internal_call": "save_model says with it that the model is part of a checkpoint",
-        "_load_best_model": "weights that save_pretrained renames are read by their names in the file",
+        "_load_best_model": "weights that save_pretrained converts or splits are converted back",
         "_load_from_checkpoint": "the same; and a run that has ended has its last checkpoint's weights",
         "_prepare_inputs": "batches are moved to the device before their targets are drawn there",
         "_push_from_checkpoint": "the parent pushes a checkpoint before it has its name",

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
-from transformers.utils import SAFE_WEIGHTS_NAME
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..runtime.launch import shards
 from ..runtime.sources import find_file
+from .checkpoint_weights import take_out
 from .trunk import infer_task, probe, probe_ids
 
 # Submodules of a trunk with this prefix belong to the head. A final model stores them in a separate file, since other clients
@@ -137,10 +138,7 @@ class CandidateHead:
             )
         if not (self.own and leaves_run):
             return
-        weights = load_file(folder / SAFE_WEIGHTS_NAME)
-        own = {name: weights.pop(name) for name in list(weights) if name.startswith(PREFIX)}
-        save_file(own, folder / FILE_NAME, metadata={"format": "pt"})
-        save_file(weights, folder / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
+        save_file(take_out(folder, PREFIX), folder / FILE_NAME, metadata={"format": "pt"})
 
 
 def candidate_matrix(trunk: nn.Module) -> nn.Embedding | None:
@@ -182,16 +180,29 @@ def load_trunk(source: str | Path, **kwargs) -> PreTrainedModel:
     trunk = AutoModel.from_pretrained(source, **kwargs)
     if not getattr(trunk.config, MARK, False):
         return trunk
-    # Of a final model, of a checkpoint.
-    for path in filter(
-        None, (find_file(source, file, **kwargs) for file in (FILE_NAME, SAFE_WEIGHTS_NAME))
-    ):
+    for path in _files_with_own_modules(source, **kwargs):
         with safe_open(path, framework="pt") as weights:
-            for name in (own := [each for each in weights.keys() if each.startswith(PREFIX)]):  # noqa: SIM118
-                give(trunk, name.removesuffix(".weight"), weights.get_tensor(name))
-            if own:
-                return trunk
-    raise ValueError(
-        f"model_name_or_path {str(source)!r} was trained with a separate candidate matrix, which neither {FILE_NAME} nor "
-        f"{SAFE_WEIGHTS_NAME} holds: copy the whole folder."
-    )
+            for name in weights.keys():  # noqa: SIM118
+                if name.startswith(PREFIX):
+                    give(trunk, name.removesuffix(".weight"), weights.get_tensor(name))
+    if not own_modules(trunk):
+        raise ValueError(
+            f"model_name_or_path {str(source)!r} was trained with a separate candidate matrix, which neither {FILE_NAME} nor "
+            f"{SAFE_WEIGHTS_NAME} holds: copy the whole folder."
+        )
+    return trunk
+
+
+def _files_with_own_modules(source: str | Path, **kwargs) -> list[str]:
+    """Return the files that hold the candidate matrix: one of its own beside a final model, those of a checkpoint's weights."""
+    for name in (FILE_NAME, SAFE_WEIGHTS_NAME):
+        path = find_file(source, name, **kwargs)
+        if path is not None:
+            return [path]
+    index = find_file(source, SAFE_WEIGHTS_INDEX_NAME, **kwargs)
+    if index is None:
+        return []
+    file_of_weight = json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"]
+    shards = {file for name, file in file_of_weight.items() if name.startswith(PREFIX)}
+    paths = [find_file(source, shard, **kwargs) for shard in sorted(shards)]
+    return [path for path in paths if path is not None]

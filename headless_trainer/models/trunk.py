@@ -56,6 +56,11 @@ def check_one_stack(config: PreTrainedConfig, name: str) -> None:
         )
 
 
+def is_adapter(model: nn.Module) -> bool:
+    """Return whether a model is one of peft, which wraps another."""
+    return hasattr(model, "get_base_model")
+
+
 def without_adapter(model: nn.Module) -> nn.Module:
     """Return the model that holds a peft adapter, adapter included, or the model itself if there is no adapter.
 
@@ -65,7 +70,7 @@ def without_adapter(model: nn.Module) -> nn.Module:
         raise ValueError(
             "model has an adapter of its own, with which no run could resume: use peft.get_peft_model."
         )
-    if not hasattr(model, "get_base_model"):
+    if not is_adapter(model):
         return model
     if model.active_peft_config.is_prompt_learning:
         raise ValueError(

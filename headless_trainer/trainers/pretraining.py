@@ -31,9 +31,17 @@ from ..corpus.row_order import SimilarLengthSampler, row_lengths
 from ..corpus.streaming import PackedStream
 from ..hub.pushes import HubPushes
 from ..models.candidate_head import CandidateHead
+from ..models.checkpoint_weights import check_saved_form, load_weights, weight_files
 from ..models.head import Head
 from ..models.padding_row import free_padding_row
-from ..models.trunk import check_causal, find_trunk, infer_task, layer_matrices, without_adapter
+from ..models.trunk import (
+    check_causal,
+    find_trunk,
+    infer_task,
+    is_adapter,
+    layer_matrices,
+    without_adapter,
+)
 from ..objective.muon import MuonAnd
 from ..objective.negatives import NegativePool
 from ..objective.sparse_adamw import SparseAdamW, clip_gradients
@@ -468,6 +476,11 @@ class PretrainingTrainer(Trainer):
         return self.is_deepspeed_enabled or self.is_fsdp_enabled
 
     @property
+    def reads_own_weights(self) -> bool:
+        """Whether `load_weights` reads the checkpoints, and not DeepSpeed, FSDP or peft."""
+        return not self.is_sharded and not is_adapter(self.model)
+
+    @property
     def is_prepared(self) -> bool:
         """False if DeepSpeed or FSDP has not sharded the model yet, as in a run that had nothing left to train."""
         if self.is_deepspeed_enabled:
@@ -540,6 +553,8 @@ class PretrainingTrainer(Trainer):
             if self.stream is not None:
                 self.stream.begin()
             resume.check_same_rows(self)
+            if self.reads_own_weights:
+                check_saved_form(self.model)
             self.restarted_data = bool(
                 checkpoint and self.args.ignore_data_skip and self.stream is None
             )
@@ -588,16 +603,15 @@ class PretrainingTrainer(Trainer):
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: nn.Module | None = None
     ) -> None:
-        if not self.is_sharded and resume.load_trained_weights(
-            model or self.model, resume_from_checkpoint
-        ):
-            return
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        if not self.is_sharded:
-            resume.match_weights(model or self.model, resume_from_checkpoint, load=True)
+        if self.reads_own_weights:
+            load_weights(model or self.model, resume_from_checkpoint)
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_best_model(self) -> None:
-        super()._load_best_model()
         best = self.state.best_model_checkpoint
-        if not (self.is_sharded or resume.load_trained_weights(self.model, best)):
-            resume.match_weights(self.model, best, load=True)
+        if self.reads_own_weights and best and weight_files(best):
+            logger.info("The weights of %s, the best checkpoint, are loaded.", best)
+            load_weights(self.model, best)
+        else:
+            super()._load_best_model()

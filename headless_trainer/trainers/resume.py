@@ -13,24 +13,21 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from datasets import Dataset
-from safetensors import safe_open
-from safetensors.torch import load_model
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, TrainerState
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightRenaming, rename_source_key
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils import CONFIG_NAME
 from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
 
 from ..corpus.packing import token_arrays
 from ..models.candidate_head import MARK
+from ..models.checkpoint_weights import check_weights
 from ..models.fold import FOLD
 from ..objective.prior import CANDIDATES
 from ..objectives import Objective
 from ..refusals import FOLLOW_SCORES
 from ..runtime.checkpoints import check_processes, load_token_counts, read_settings
-from ..runtime.manifest import TRAINED_NAME, read_facts
+from ..runtime.manifest import read_facts
 from ..runtime.processes import on_first_process
 from ..settings import on_resume
 
@@ -74,8 +71,8 @@ def check_resume(trainer, checkpoint: str) -> None:
         check_architecture(checkpoint, trainer.model.config)
     finished = is_finished(trainer.args, read_state(checkpoint))
     check_settings(checkpoint, trainer, finished)
-    if not trainer.is_sharded:
-        match_weights(trainer.model, checkpoint)
+    if trainer.reads_own_weights:
+        check_weights(trainer.model, checkpoint)
     if trainer.args.ignore_data_skip or finished:
         return
     facts, processes = read_facts(checkpoint), trainer.args.world_size
@@ -93,57 +90,6 @@ def check_resume(trainer, checkpoint: str) -> None:
         )
     else:
         check_rows(facts, trainer.train_dataset)
-
-
-def load_trained_weights(model: PreTrainedModel, checkpoint: str) -> bool:
-    """Load the weights as trained (with an unfolded head bias) if a checkpoint holds them; return whether it does."""
-    path = Path(checkpoint, TRAINED_NAME)
-    if path.is_file():
-        load_model(model, str(path))
-    return path.is_file()
-
-
-def match_weights(model: PreTrainedModel, checkpoint: str, load: bool = False) -> None:
-    """Refuse a checkpoint whose file has other weights than the model; ``load`` those whose names differ.
-
-    `save_pretrained` gives some weights the names of older versions (GPT-NeoX's head is ``embed_out``). `Trainer` reads the
-    file by the model's own names, and would only warn and train random weights in their place.
-    """
-    path = Path(checkpoint, SAFE_WEIGHTS_NAME)
-    if (
-        not path.is_file() or Path(checkpoint, TRAINED_NAME).is_file()
-    ):  # shards are loaded by the model's own names
-        return
-    own = model.state_dict()
-    with safe_open(path, framework="pt") as file:
-        renamings = [
-            each for each in get_model_conversion_mapping(model) if isinstance(each, WeightRenaming)
-        ]
-        found = {
-            name if name in own else rename_source_key(name, renamings, [])[0]: name
-            for name in file.keys()
-        }  # noqa: SIM118
-        read: dict[int, str] = {}  # tied weights share an address
-        unknown = sorted(found.keys() - own.keys())
-        for name in sorted(found.keys() & own.keys()):
-            other = read.setdefault(own[name].data_ptr(), name)
-            if other != name and not torch.equal(
-                file.get_tensor(found[name]), file.get_tensor(found[other])
-            ):
-                unknown.append(f"separate {other} and {name}")
-        lost = sorted(name for name, value in own.items() if value.data_ptr() not in read)
-        if lost or unknown:
-            names = ", ".join(lost or unknown)
-            problem = f"lacks {names}" if lost else f"holds {names}, which this model does not have"
-            raise ValueError(
-                f"Checkpoint {checkpoint!r} {problem}, so it belongs to another run: resume with the model, "
-                "tie_word_embeddings and head_bias that wrote it."
-            )
-        if load:
-            renamed = {
-                name: file.get_tensor(source) for name, source in found.items() if name != source
-            }
-            model.load_state_dict(renamed, strict=False)
 
 
 def counts_beside(

@@ -111,6 +111,30 @@ def test_resume_is_exact(tmp_path, task, tokenizer):
     assert torch.equal(candidate_matrix(trunk).weight, candidate_matrix(whole.model).weight)
 
 
+def test_a_matrix_whose_weights_are_in_several_files_is_saved_resumed_and_read(
+    tmp_path, clm_tokenizer, weights_in_several_files
+):
+    settings = {"save_strategy": "steps", "save_steps": 1}
+    whole, _ = assert_resumes(
+        lambda folder: untied_trainer(folder, "clm", clm_tokenizer, **settings), tmp_path, 1
+    )
+    matrix = candidate_matrix(whole.model).weight
+    checkpoint = tmp_path / "whole" / "checkpoint-2"
+    assert (checkpoint / "model.safetensors.index.json").is_file()
+    assert torch.equal(candidate_matrix(load_trunk(checkpoint)).weight, matrix)
+    whole.save_model()
+    index = json.loads((tmp_path / "whole" / "model.safetensors.index.json").read_text())
+    stored = {}
+    for file in set(index["weight_map"].values()):
+        stored |= load_file(tmp_path / "whole" / file)
+    without_matrix = AutoModel.from_pretrained(tmp_path / "whole").state_dict()
+    assert stored.keys() == index["weight_map"].keys() == without_matrix.keys()
+    assert index["metadata"]["total_size"] == sum(values.nbytes for values in stored.values())
+    trunk = load_trunk(tmp_path / "whole")
+    assert torch.equal(candidate_matrix(trunk).weight, matrix)
+    assert torch.equal(trunk.wte.weight, whole.model.wte.weight)
+
+
 def _process(rank: int, folder: str) -> None:
     run = untied_trainer(
         folder, "clm", Tokenizer(60), negatives="world", per_device_train_batch_size=2, max_steps=3

@@ -19,9 +19,15 @@ from builders import (
 )
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers.core_model_loading import WeightRenaming
 
-from headless_trainer import HeadlessTrainingArguments, VanillaTrainer, load_token_counts
+from headless_trainer import (
+    HeadlessTrainer,
+    HeadlessTrainingArguments,
+    VanillaTrainer,
+    load_token_counts,
+)
 from headless_trainer.runtime.checkpoints import read_settings
 from headless_trainer.trainers.resume import check_architecture, is_finished, load_totals, row_facts
 from headless_trainer.trainers.window import TrainingWindow
@@ -217,18 +223,31 @@ def vanilla_neox(folder, **settings):
 
 
 def vanilla(folder, config, **settings):
+    return run_of(folder, config, "vanilla", **settings)
+
+
+def run_of(folder, config, objective, **settings):
+    """A run of four steps, saved after two, of a model of a configuration with its head unless it is headless."""
     torch.manual_seed(0)
     rows = [
         {"input_ids": [(row * place) % 29 + 1 for place in range(3, 11)]} for row in range(1, 9)
     ]
     args = HeadlessTrainingArguments(
-        str(folder), objective="vanilla", use_cpu=True, logging_steps=1, save_steps=2, max_steps=4,
+        str(folder), objective=objective, use_cpu=True, logging_steps=1, save_steps=2, max_steps=4,
         per_device_train_batch_size=2, disable_tqdm=True, **({"learning_rate": 1e-2} | settings),
     )  # fmt: skip
     counts = {"token_counts": torch.arange(30)} if args.head_bias == "prior" else {}
-    model = AutoModelForCausalLM.from_config(config)
-    return VanillaTrainer(
-        model, args, train_dataset=rows, eval_dataset=rows, processing_class=None, **counts
+    is_encoder = "mlm_probability" in settings
+    with_head = AutoModelForMaskedLM if is_encoder else AutoModelForCausalLM
+    model = (AutoModel if objective == "headless" else with_head).from_config(config)
+    trainer = HeadlessTrainer if objective == "headless" else VanillaTrainer
+    return trainer(
+        model,
+        args,
+        train_dataset=rows,
+        eval_dataset=rows,
+        processing_class=Tokenizer(30) if is_encoder else None,
+        **counts,
     )
 
 
@@ -263,6 +282,106 @@ def test_a_checkpoint_without_a_weight_is_refused(tmp_path):
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"lacks lm_head\.weight"):
         run._load_from_checkpoint(str(tmp_path))
+
+
+# Architectures whose weights `save_pretrained` converts: of experts, and of queries, keys and values.
+EXPERTS = {
+    "qwen3_moe": {
+        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "num_key_value_heads": 1, "head_dim": 8,
+    },
+    "mixtral": {
+        "num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 1, "head_dim": 8,
+    },
+}  # fmt: skip
+
+
+def run_with_experts(folder, model_type, objective, **settings):
+    sizes = SMALL | EXPERTS[model_type]
+    config = AutoConfig.for_model(model_type, vocab_size=30, tie_word_embeddings=False, **sizes)
+    return run_of(folder, config, objective, **settings)
+
+
+@pytest.mark.parametrize("objective", ["vanilla", "headless"])
+@pytest.mark.parametrize("model_type", EXPERTS)
+def test_a_model_whose_experts_are_stored_one_by_one_is_resumed(tmp_path, model_type, objective):
+    run, _ = assert_resumes(
+        lambda folder: run_with_experts(folder, model_type, objective), tmp_path, 2
+    )
+    stored = load_file(tmp_path / "whole" / "checkpoint-2" / "model.safetensors")
+    assert not stored.keys() >= run.model.state_dict().keys()
+
+
+def test_an_encoder_whose_queries_keys_and_values_are_stored_together_is_resumed(tmp_path):
+    sizes = SMALL | {"pad_token_id": 0, "tie_word_embeddings": False}
+    config = AutoConfig.for_model("nomic_bert", vocab_size=30, **sizes)
+    run, _ = assert_resumes(
+        lambda folder: run_of(folder, config, "vanilla", mlm_probability=0.4), tmp_path, 2
+    )
+    stored = load_file(tmp_path / "whole" / "checkpoint-2" / "model.safetensors")
+    assert not stored.keys() >= run.model.state_dict().keys()
+
+
+@pytest.mark.parametrize("model_type", ["gpt_neox", "mixtral"])
+def test_a_checkpoint_with_weights_in_several_files_is_resumed(
+    tmp_path, model_type, weights_in_several_files
+):
+    """A head and experts that the files hold under other names, or in another form."""
+
+    def run(folder):
+        if model_type == "gpt_neox":
+            return vanilla_neox(folder)
+        return run_with_experts(folder, model_type, "vanilla")
+
+    assert_resumes(run, tmp_path, 2)
+    assert len([*(tmp_path / "whole" / "checkpoint-2").glob("model-*.safetensors")]) > 1
+
+
+@pytest.mark.parametrize("several_files", [False, True])
+def test_the_best_model_at_the_end_has_the_experts_of_its_checkpoint(
+    tmp_path, several_files, request
+):
+    if several_files:
+        request.getfixturevalue("weights_in_several_files")
+    best = {
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "loss",
+        "greater_is_better": True,  # so that it is not the last, whose weights the model has
+    }
+    run = run_with_experts(tmp_path, "mixtral", "vanilla", **best)
+    run.train()
+    assert run.state.best_global_step == 2
+    best_model = AutoModelForCausalLM.from_pretrained(run.state.best_model_checkpoint)
+    for name, weight in best_model.state_dict().items():
+        assert torch.equal(run.model.state_dict()[name], weight), name
+    run.save_model()
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(
+        saved.model.layers[0].mlp.experts.down_proj,
+        best_model.model.layers[0].mlp.experts.down_proj,
+    )
+
+
+def test_a_checkpoint_that_lacks_an_expert_is_refused_before_training(tmp_path):
+    run_with_experts(tmp_path / "a", "mixtral", "vanilla").train()
+    again = run_with_experts(tmp_path / "b", "mixtral", "vanilla")
+    again.model.model.layers[0].mlp.experts.down_proj = torch.nn.Parameter(torch.zeros(5, 16, 16))
+    with pytest.raises(ValueError, match=r"layers\.0\.mlp\.experts\.down_proj in another shape"):
+        again.train(str(tmp_path / "a" / "checkpoint-2"))
+    assert again.state.global_step == 0
+
+
+def test_a_model_that_its_own_checkpoints_could_not_bring_back_is_refused_before_training(
+    tmp_path,
+):
+    run = run_with_experts(tmp_path, "mixtral", "vanilla")
+    # As from_pretrained leaves it on a model that it reads with this key_mapping.
+    old_name = WeightRenaming("old_norm.weight", "model.norm.weight")
+    run.model._weight_conversions = [old_name]
+    with pytest.raises(ValueError, match="MixtralForCausalLM.*lacks model.norm.weight"):
+        run.train()
+    assert run.state.global_step == 0
 
 
 def test_a_tied_head_with_a_bias_of_its_own_is_resumed_and_its_best_checkpoint_read(tmp_path):
