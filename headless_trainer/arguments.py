@@ -140,6 +140,14 @@ class DataArguments:
         help="Earlier texts, to measure forgetting. eval_old_... scores the documents that a default run with the same "
         "--sample_by holds out, at most --validation_split_percentage of all.",
     )
+    replay_file: list[str] | None = HfArg(
+        default=None,
+        help="Earlier texts of which rows are mixed into the training rows, so that less is forgotten. Documents that "
+        "--validation_split_percentage holds out are left out.",
+    )
+    replay_share: float = HfArg(
+        default=0.1, help="Share of the training rows that is from replay_file."
+    )
     text_column: str | None = HfArg(
         default=None, help="Text column. Default: text, or the only text column."
     )

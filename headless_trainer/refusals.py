@@ -279,7 +279,7 @@ DATA = (
     Refusal(
         "sample_by",
         f"rows of dataset_name are texts: {LEAVE}",
-        lambda a: a.dataset_name and not a.eval_old_file,
+        lambda a: a.dataset_name and not (a.eval_old_file or a.replay_file),
     ),
     Refusal(
         "validation_file",
@@ -292,6 +292,18 @@ DATA = (
     Refusal(
         "max_train_samples",
         "a stream has no fixed rows: set --max_steps instead",
+        lambda a: a.streaming,
+    ),
+    *outside("replay_share", "be above 0 and below 1", lambda share: 0 < share < 1),
+    Refusal(
+        "replay_share",
+        f"replay_file is not given: add it, or {LEAVE}",
+        lambda a: not a.replay_file,
+    ),
+    Refusal(
+        "replay_file",
+        "a stream has no fixed number of rows to mix others into: leave --streaming out, or put "
+        "both texts into train_file",
         lambda a: a.streaming,
     ),
     *outside("shuffle_buffer_size", "not be negative", lambda size: size >= 0),

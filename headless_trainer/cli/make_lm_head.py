@@ -63,11 +63,13 @@ def check_arguments(model_args, data_args, args) -> None:
             f"{args.world_size} processes were started and nothing is trained or scored: start one."
         )
     if not args.do_train:
+        why = "nothing is trained: add --do_train, or leave it out"
         of_training = Refusal(
             "max_steps num_train_epochs learning_rate muon_learning_rate resume_from_checkpoint",
-            "nothing is trained: add --do_train, or leave it out",
+            why,
         )
         refuse(args, [of_training])
+        refuse(data_args, [Refusal("replay_file", why)])
     if not (args.do_train or args.do_eval or args.counts_from == "corpus"):
         of_texts = Refusal(
             "train_file dataset_name validation_file",

@@ -32,6 +32,7 @@ from ..cards.facts import RunFacts
 from ..cards.model_card import write_model_card
 from ..corpus import packing, streaming, texts
 from ..corpus.files import expand, extension
+from ..corpus.replay import mix_rows
 from ..corpus.row_cache import cache_folder
 from ..models import loading
 from ..models.trunk import check_one_stack, infer_task
@@ -116,6 +117,7 @@ def make_trainer(
     kind = trainer_class(args)
     check_run(model_args, data_args, args)
     old_data_args = arguments_of_old_texts(data_args)
+    replay_data_args = arguments_of_replayed_texts(data_args)
     saved_dtype = None  # of the checkpoint's weights, where training uses another
     if model_args.model_name_or_path and config.dtype != loading.MASTER_DTYPE:
         saved_dtype = config.dtype
@@ -146,10 +148,17 @@ def make_trainer(
         if old_data_args is not None:
             old_documents = texts.load_texts(old_data_args, cache_dir=model_args.cache_dir)
             documents["old"] = old_documents["validation"]
+        if replay_data_args is not None:
+            replayed = texts.load_texts(replay_data_args, cache_dir=model_args.cache_dir)
+            documents["replay"] = replayed["train"]
+        limits = {"train": data_args.max_train_samples, "replay": None}
         for split in documents:
-            limit = data_args.max_train_samples if split == "train" else data_args.max_eval_samples
+            limit = limits.get(split, data_args.max_eval_samples)
             all_rows = tokenized_rows(documents[split], tokenizer, model_args, data_args, args)
             rows[split] = packing.first_rows(all_rows, limit)
+    data_seed = args.seed if args.data_seed is None else args.data_seed
+    if replay_data_args is not None:
+        rows["train"] = mix_rows(rows["train"], rows["replay"], data_args.replay_share, data_seed)
     vocabulary = model.get_input_embeddings().num_embeddings
     packing.check_token_ids(rows["train"], vocabulary, tokenizer)
     needs_counts = args.head_bias == "prior" or objective_of(args).needs_frequency
@@ -163,7 +172,7 @@ def make_trainer(
             tokenizer,
             **row_settings(data_args, args),
             shuffle_buffer_size=data_args.shuffle_buffer_size,
-            seed=args.seed if args.data_seed is None else args.data_seed,
+            seed=data_seed,
         )
 
     make = kind
@@ -201,18 +210,36 @@ def arguments_of_old_texts(data_args: DataArguments) -> DataArguments | None:
     """
     if not data_args.eval_old_file:
         return None
-    extensions = {extension(path) for path in expand("eval_old_file", data_args.eval_old_file)}
-    old = copy(data_args)
-    old.train_file = data_args.eval_old_file
-    old.validation_file = None
-    old.dataset_name = None
-    if extensions == {".txt"}:
-        old.text_column = None
-    old.streaming = False
+    old = arguments_of_earlier_texts(data_args, "eval_old_file")
     old.validation_split_percentage = min(
         data_args.validation_split_percentage, DataArguments.validation_split_percentage
     )
     return old
+
+
+def arguments_of_replayed_texts(data_args: DataArguments) -> DataArguments | None:
+    """Return how earlier texts are read to train on some of them; None if there are none.
+
+    They are the documents that this run does not hold out, so none of those that
+    `arguments_of_old_texts` reads from the same files.
+    """
+    if not data_args.replay_file:
+        return None
+    return arguments_of_earlier_texts(data_args, "replay_file")
+
+
+def arguments_of_earlier_texts(data_args: DataArguments, argument: str) -> DataArguments:
+    """Return how the files of an argument are read in place of the training texts."""
+    files = getattr(data_args, argument)
+    extensions = {extension(path) for path in expand(argument, files)}
+    earlier = copy(data_args)
+    earlier.train_file = files
+    earlier.validation_file = None
+    earlier.dataset_name = None
+    if extensions == {".txt"}:
+        earlier.text_column = None
+    earlier.streaming = False
+    return earlier
 
 
 def fingerprint(documents) -> str:

@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
-from builders import DECODER, ENCODER, QUICK, refused, save, tiny_model
+from builders import DECODER, ENCODER, QUICK, refused, save, text_of, tiny_model
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
@@ -320,3 +320,39 @@ def test_a_run_counts_its_own_rows_and_seeds_its_stream(tmp_path, text_file):
         counts += torch.tensor(row["input_ids"][1:]).bincount(minlength=run.head.size)
     torch.testing.assert_close(run.frequency, log_prior(counts).exp())
     assert made("stream", "--streaming", "--data_seed", "7").stream.stream.seed == 7
+
+
+def test_earlier_texts_are_mixed_in_without_those_that_are_held_out(tmp_path):
+    new = tmp_path / "new.jsonl"  # the earlier texts are lines, and have no columns
+    new.write_text(
+        "\n".join(f'{{"body": "ships sail north {number} times"}}' for number in range(90))
+    )
+    earlier = tmp_path / "earlier.txt"
+    earlier.write_text("\n".join(f"clock {number}" for number in range(200)))
+    flags = [
+        *QUICK,
+        *DECODER,
+        *("--objective", "sampled_softmax"),
+        *("--text_column", "body", "--line_by_line", "--eval_strategy", "steps"),
+        *("--train_file", str(new), "--output_dir", str(tmp_path / "run")),
+        *("--replay_file", str(earlier), "--eval_old_file", str(earlier)),
+        *("--replay_share", "0.25", "--max_seq_length", "32"),
+    ]
+    run, _ = make_trainer(
+        *parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], flags)
+    )
+    texts = [run.processing_class.decode(row["input_ids"]) for row in run.train_dataset]
+    replayed = [text for text in texts if "clock" in text]
+    assert len(replayed) == round(len(texts) / 4) and len(set(replayed)) == len(replayed)
+    held_out = [run.processing_class.decode(row["input_ids"]) for row in run.old_eval_dataset]
+    assert held_out and not set(held_out) & set(texts)
+    counts = torch.zeros(run.head.size, dtype=torch.long)
+    for row in run.train_dataset:
+        counts += torch.tensor(row["input_ids"][1:]).bincount(minlength=run.head.size)
+    torch.testing.assert_close(run.frequency, log_prior(counts).exp())
+    run.save_model()
+    settings = read_settings(tmp_path / "run")
+    assert settings["data: replay_file"] == str(earlier)
+    assert settings["data: replay_share"] == 0.25
+    card = text_of(tmp_path / "run")
+    assert "25 % of the rows" in card and "`earlier.txt`" in card
