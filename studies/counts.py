@@ -21,8 +21,8 @@ class CountsTrainer(HeadlessTrainer):
     def log_weights(self, part, dtype):
         return self.exponent * part.pool.log_counts(dtype)
 
-    def _prior(self) -> Tensor | None:
-        log_q = super()._prior()
+    def evaluation_prior(self) -> Tensor | None:
+        log_q = super().evaluation_prior()
         targets = self.all_token_counts().sum() / max(
             1, self.state.global_step
         )  # K, for steps of one pool

@@ -7,26 +7,27 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import set_seed
 
 from ..models.head import Head
 from ..objective.losses import capped
 from ..objective.masking import IGNORE_INDEX
 from ..objective.negatives import NegativePool
-from ..objectives import objective_of
-from .data_loading import COUNTS, HeldOutBatches
+from .data_loading import COUNTS
 from .step import predictions
 
 CHUNK_ELEMENTS = 2**25  # scores held at once, in elements: 128 MiB of float32
 # Tokens whose vectors are looked up at once. With a sharded embedding (ZeRO-3, FSDP2) every process takes part in each look-up,
 # so the number of look-ups must not depend on how many predictions a process has.
 VOCABULARY_BLOCK = 2**15
+ROWS_OF_A_CHUNK = 32  # read at once for the fixed pool
+LARGEST_EXPONENT = 700.0  # of a perplexity, before it overflows
 
 
 @torch.no_grad()
@@ -134,65 +135,90 @@ def generators_set_aside(seed: int, device: torch.device) -> Iterator[None]:
             np.random.set_state(numpy)
 
 
-class Evaluation:
-    """One evaluation of a `PretrainingTrainer` on `HeldOutBatches` or other rows: its fixed candidates, sums and figures."""
+def fixed_pool(rows: Iterator, labels_of: Callable[[list], Tensor], size: int) -> NegativePool:
+    """Return the first ``size`` targets of held-out rows, for any batch size and number of processes.
 
-    def __init__(self, trainer, dataset):
-        self.trainer = trainer
-        self.pool = self._fixed_pool(dataset) if objective_of(trainer.args).evaluates_pool else None
-        self.prior = trainer._prior()
-        self._sums = Counter(
-            rows=0, predicted_tokens=0
-        )  # of this process, by the names in the logs
-
-    def _fixed_pool(self, dataset) -> NegativePool:
-        """Return the first `eval_pool_size` targets of the dataset, for any batch size and number of processes."""
-        trainer, size = self.trainer, self.trainer.args.eval_pool_size
-        targets, missing = [], size
-        rows = dataset.rows() if isinstance(dataset, HeldOutBatches) else iter(dataset)
-        while missing and (chunk := list(itertools.islice(rows, 32))):
-            labels = trainer.make_targets(
-                trainer._prepare_inputs(trainer.data_collator(chunk)), None
-            )["labels"]
-            targets.append(labels[labels != IGNORE_INDEX][:missing])
-            missing -= len(targets[-1])
-        if missing == size:
-            raise ValueError(
-                "eval_dataset has no token to predict: add rows, or set eval_strategy 'no'."
-            )
-        return NegativePool.from_targets(targets)
-
-    def score(self, model, inputs) -> Tensor:
-        """Add a batch of the collator, and return the mean loss of its predictions."""
-        trainer, inputs = self.trainer, dict(inputs)
-        counted = inputs.pop(COUNTS, True)
-        batch = trainer.make_targets(trainer._prepare_inputs(inputs), None)
-        labels = batch.pop("labels")
-        self._sums["rows"] += len(labels) * counted
-        labels = labels if counted else torch.full_like(labels, IGNORE_INDEX)
-        predicted, target_ids = predictions(labels)
-        with trainer.compute_loss_context_manager():
-            hidden = trainer.head.hidden(model, batch, predicted)
-        scores = trainer.evaluation_scores(hidden, target_ids, self.pool)
-        self._sums["predicted_tokens"] += len(predicted)
-        self._sums.update(
-            {name: values.cpu().double().sum().item() for name, values in scores.items()}
+    ``labels_of`` draws the ``(B, T)`` labels of some rows. Raises ValueError if no row has a target.
+    """
+    targets: list[Tensor] = []
+    missing = size
+    while missing:
+        chunk = list(itertools.islice(rows, ROWS_OF_A_CHUNK))
+        if not chunk:
+            break
+        labels = labels_of(chunk)
+        targets.append(labels[labels != IGNORE_INDEX][:missing])
+        missing -= len(targets[-1])
+    if missing == size:
+        raise ValueError(
+            "eval_dataset has no token to predict: add rows, or set eval_strategy 'no'."
         )
-        return scores["loss"].mean() if len(predicted) else torch.zeros((), device=labels.device)
+    return NegativePool.from_targets(targets)
+
+
+class Evaluation:
+    """One evaluation: sums the figures of its predictions over batches, and averages them over processes.
+
+    Args:
+        task: ``mlm`` or ``clm``, which has perplexities.
+        draw: makes a batch of the collator a batch of the model, with ``labels``.
+        outputs: returns the ``(K, D)`` outputs of a model, for a batch, at ``(K,)`` predicted positions.
+        scores: returns the ``(K,)`` figures of predictions, from their outputs and ``(K,)`` target ids.
+        sum_over_processes: sums a tensor over processes.
+        pool: the fixed candidates, whose size is a figure too; None if there are none.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        draw: Callable[[dict], dict],
+        outputs: Callable[[nn.Module, dict, Tensor], Tensor],
+        scores: Callable[[Tensor, Tensor], dict[str, Tensor]],
+        sum_over_processes: Callable[[Tensor], Tensor],
+        pool: NegativePool | None = None,
+    ):
+        self.task = task
+        self.pool = pool
+        self._draw = draw
+        self._outputs = outputs
+        self._scores = scores
+        self._sum_over_processes = sum_over_processes
+        # Of this process, by the names in the logs.
+        self._sums: Counter = Counter(rows=0, predicted_tokens=0)
+
+    def score(self, model: nn.Module, inputs: dict) -> Tensor:
+        """Add a batch of the collator, and return the mean loss of its predictions."""
+        inputs = dict(inputs)
+        is_counted = inputs.pop(COUNTS, True)
+        batch = self._draw(inputs)
+        labels = batch.pop("labels")
+        if is_counted:
+            self._sums["rows"] += len(labels)
+        else:
+            labels = torch.full_like(labels, IGNORE_INDEX)
+        predicted, target_ids = predictions(labels)
+        hidden = self._outputs(model, batch, predicted)
+        scores = self._scores(hidden, target_ids)
+        self._sums["predicted_tokens"] += len(predicted)
+        sums = {name: values.cpu().double().sum().item() for name, values in scores.items()}
+        self._sums.update(sums)
+        if not len(predicted):
+            return torch.zeros((), device=labels.device)
+        return scores["loss"].mean()
 
     def figures(self) -> tuple[dict[str, float], int]:
         """Return figures over all processes, and the number of scored rows."""
-        sums = self.trainer.sum_over_processes(
-            torch.tensor([*self._sums.values()], dtype=torch.float64)
-        )
-        totals = dict(zip(self._sums, sums.tolist(), strict=True))
-        rows, count = totals.pop("rows"), totals.pop("predicted_tokens")
-        found = {name: total / count if count else math.nan for name, total in totals.items()}
-        if self.trainer.task == "clm":
-            for name in [name for name in found if name.startswith("cross_entropy")]:
-                found[name.replace("cross_entropy", "perplexity")] = math.exp(
-                    min(found[name], 700.0)
-                )
+        own_sums = torch.tensor([*self._sums.values()], dtype=torch.float64)
+        sums = self._sum_over_processes(own_sums).tolist()
+        totals = dict(zip(self._sums, sums, strict=True))
+        rows = int(totals.pop("rows"))
+        count = int(totals.pop("predicted_tokens"))
+        figures = {name: total / count if count else math.nan for name, total in totals.items()}
+        if self.task == "clm":
+            entropies = [name for name in figures if name.startswith("cross_entropy")]
+            for name in entropies:
+                perplexity = math.exp(min(figures[name], LARGEST_EXPONENT))
+                figures[name.replace("cross_entropy", "perplexity")] = perplexity
         if self.pool is not None:
-            found |= {"pool_tokens": len(self.pool), "pool_size": self.pool.size}
-        return found | {"predicted_tokens": int(count)}, int(rows)
+            figures |= {"pool_tokens": len(self.pool), "pool_size": self.pool.size}
+        return figures | {"predicted_tokens": count}, rows

@@ -144,18 +144,22 @@ class HeadlessTrainer(PretrainingTrainer):
                 count_pool(self.window, part, each.divisor, self.args.sampled_negatives or 0)
 
     def evaluation_scores(
-        self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None
+        self,
+        hidden: Tensor,
+        target_ids: Tensor,
+        pool: NegativePool | None,
+        prior: Tensor | None,
     ) -> dict[str, Tensor]:
         scores = pool_scores(hidden, target_ids, self.head, pool)
         if not self.args.eval_full_vocabulary:
             return scores
         # The objective teaches log p - log q, so the language model adds log q back.
-        found = vocabulary_scores(hidden, target_ids, self.head, self.evaluation.prior)
-        if self.evaluation.prior is None:
+        found = vocabulary_scores(hidden, target_ids, self.head, prior)
+        if prior is None:
             found = {f"{name}_without_bias": values for name, values in found.items()}
         return scores | found
 
-    def _prior(self) -> Tensor | None:
+    def evaluation_prior(self) -> Tensor | None:
         if not self.args.eval_full_vocabulary:
             return None
         counts = self.all_token_counts()

@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ from ..runtime.processes import HostExchange, ended_with_launcher, lost_processe
 from ..runtime.signals import with_following_workers
 from . import resume, saving
 from .data_loading import HeldOutBatches, Passes, own_loader
-from .evaluation import Evaluation, generators_set_aside
+from .evaluation import Evaluation, fixed_pool, generators_set_aside
 from .finite import FiniteCheck, check_precision
 from .pools import CandidatePools, Shares
 from .roles import EmbeddingRoles
@@ -235,14 +236,25 @@ class PretrainingTrainer(Trainer):
             self.window.add("pool_tokens", len(pool) * used, used)
             self.window.add("pool_size", pool.size * used, used)
 
-    def _prior(self) -> Tensor | None:
+    def evaluation_prior(self) -> Tensor | None:
         """Return ``(V,)`` log q for `evaluation_scores`, or None; called once per evaluation."""
         return None
 
     def evaluation_scores(
-        self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None
+        self,
+        hidden: Tensor,
+        target_ids: Tensor,
+        pool: NegativePool | None,
+        prior: Tensor | None,
     ) -> dict[str, Tensor]:
-        """Return ``(K,)`` figures of the predictions under their names in the logs, which include ``loss``."""
+        """Return ``(K,)`` figures of the predictions under their names in the logs, which include ``loss``.
+
+        Args:
+            hidden: ``(K, D)`` outputs at the predicted positions.
+            target_ids: ``(K,)`` int64.
+            pool: the fixed candidates of the evaluation, for an objective that has them.
+            prior: what `evaluation_prior` returned.
+        """
         raise NotImplementedError
 
     # Step --------------------------------------------------------------------------------------------------------------
@@ -293,7 +305,7 @@ class PretrainingTrainer(Trainer):
             return [], None
         if self.stream is not None:
             self.stream.note(batches)
-        step = draw_step(self, batches)
+        step = self._draw(batches)
         for each in step.micro_batches:
             self.window.add_batch(each.tokens, each.target_ids.numel())
             self.token_counts.index_add_(
@@ -304,6 +316,15 @@ class PretrainingTrainer(Trainer):
             self.rows.catch_up(step)
         return step.batches, None
 
+    def _draw(self, batches: list[dict]) -> Step:
+        return draw_step(
+            batches,
+            self.state.global_step,
+            self.args.device,
+            make_targets=self.make_targets,
+            choose_candidates=self.candidates_of_step,
+        )
+
     def take_out(self, inputs: dict) -> tuple[dict[str, Any], MicroBatch]:
         """Split a batch into the model's inputs and its drawn targets; for a batch outside training, draw them now."""
         if CARRIED not in inputs:
@@ -312,7 +333,7 @@ class PretrainingTrainer(Trainer):
                     f"The batch of a training step has lost its entry {CARRIED!r}, so its labels may be misaligned: if you "
                     "override training_step or _prepare_inputs, keep or copy that entry."
                 )
-            (inputs,) = draw_step(self, [inputs]).batches
+            (inputs,) = self._draw([inputs]).batches
         micro_batch = inputs[CARRIED]
         inputs = {name: value for name, value in inputs.items() if name != CARRIED}
         self.roles.expect_inputs(inputs.get("attention_mask"))
@@ -404,7 +425,7 @@ class PretrainingTrainer(Trainer):
         if self.rows is not None:
             self.rows.catch_up()
         with generators_set_aside(EVALUATION_SEED, self.args.device):
-            self.evaluation = Evaluation(self, dataloader.dataset)
+            self.evaluation = self._evaluation_of(dataloader.dataset)
             output = super().evaluation_loop(
                 dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs
             )
@@ -414,6 +435,24 @@ class PretrainingTrainer(Trainer):
             {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
         )
         return output._replace(num_samples=rows)
+
+    def _evaluation_of(self, dataset: Any) -> Evaluation:
+        def draw(batch: dict) -> dict:
+            return self.make_targets(self._prepare_inputs(batch), None)
+
+        def outputs(model: nn.Module, batch: dict, predicted: Tensor) -> Tensor:
+            with self.compute_loss_context_manager():
+                return self.head.hidden(model, batch, predicted)
+
+        def labels_of(rows: list) -> Tensor:
+            return draw(self.data_collator(rows))["labels"]
+
+        pool = None
+        if objective_of(self.args).evaluates_pool:
+            rows = dataset.rows() if isinstance(dataset, HeldOutBatches) else iter(dataset)
+            pool = fixed_pool(rows, labels_of, self.args.eval_pool_size)
+        scores = partial(self.evaluation_scores, pool=pool, prior=self.evaluation_prior())
+        return Evaluation(self.task, draw, outputs, scores, self.sum_over_processes, pool)
 
     @torch.no_grad()
     def prediction_step(

@@ -170,7 +170,11 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         super().log(logs, start_time)
 
     def evaluation_scores(
-        self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None
+        self,
+        hidden: Tensor,
+        target_ids: Tensor,
+        pool: NegativePool | None,
+        prior: Tensor | None,
     ) -> dict[str, Tensor]:
         scores = vocabulary_scores(hidden, target_ids, self.head, apart=self.unseen)
         return {"loss": scores["cross_entropy"], "unseen_token_mass": scores.pop("apart")} | scores

@@ -16,7 +16,7 @@ candidates, L ids whose vectors are looked up
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,7 @@ from ..objective.masking import (
 )
 from ..objective.negatives import NegativePool
 from .isolation import DocumentIsolation, sent
+from .pools import Shares
 
 # A batch carries its `MicroBatch` under this name, which no column of a dataset has.
 CARRIED = "headless_trainer.micro_batch"
@@ -49,18 +50,32 @@ EVALUATION_SEED = 42
 UNCHANGED_LABELS = 256
 
 
-def draw_step(trainer, batches: list[dict[str, Tensor]]) -> "Step":
-    """Draw inputs, targets and candidates for all micro-batches of an optimizer step, from the batches of the collator."""
+def draw_step(
+    batches: list[dict[str, Tensor]],
+    step: int,
+    device: torch.device,
+    *,
+    make_targets: "TargetMaker",
+    choose_candidates: Callable[[list[Tensor]], Shares],
+) -> "Step":
+    """Draw inputs, targets and candidates for all micro-batches of an optimizer step.
+
+    Args:
+        batches: of the collator.
+        step: number of the optimizer step.
+        device: of the model.
+        make_targets: draws inputs and labels of a batch.
+        choose_candidates: returns the pools and the divisor of each micro-batch, from the ``(K,)``
+            target ids of each.
+    """
     # The host knows every size at once, and works while the device is still busy with the previous
     # step.
     host_batches = [sent(batch, torch.device("cpu")) for batch in batches]
-    device = trainer.args.device
-    step = trainer.state.global_step
-    inputs_of_forwards = [trainer.make_targets(batch, step, device) for batch in host_batches]
+    inputs_of_forwards = [make_targets(batch, step, device) for batch in host_batches]
     labels_of_forwards = [inputs.pop("labels") for inputs in inputs_of_forwards]
     predictions_of_forwards = [predictions(labels) for labels in labels_of_forwards]
     targets = [target_ids for _predicted, target_ids in predictions_of_forwards]
-    shares = trainer.candidates_of_step(targets)
+    shares = choose_candidates(targets)
 
     micro_batches = []
     for index, (predicted, target_ids) in enumerate(predictions_of_forwards):

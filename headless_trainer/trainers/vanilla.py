@@ -91,7 +91,11 @@ class VanillaTrainer(PretrainingTrainer):
         return [((), divisor)] * len(targets)
 
     def evaluation_scores(
-        self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None
+        self,
+        hidden: Tensor,
+        target_ids: Tensor,
+        pool: NegativePool | None,
+        prior: Tensor | None,
     ) -> dict[str, Tensor]:
         scores = vocabulary_scores(hidden, target_ids, self.head)
         return {"loss": scores["cross_entropy"]} | scores

@@ -50,6 +50,6 @@ def test_the_free_head_knows_the_size_of_a_pool(study, tmp_path):
     trainer.state.global_step = 2
     trainer.token_counts = torch.zeros(trainer.head.size, dtype=torch.long)
     trainer.token_counts[7], trainer.token_counts[9] = 30, 10  # of 20 targets a step
-    prior = trainer._prior()
+    prior = trainer.evaluation_prior()
     assert prior[7].item() == pytest.approx(math.log(1 - math.exp(-15)), abs=0.02)
     assert prior[9].item() == pytest.approx(math.log(1 - math.exp(-5)), abs=0.02)

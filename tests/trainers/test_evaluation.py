@@ -1,8 +1,6 @@
 """Held-out scores against the plain formulas, whatever the chunks."""
 
 import math
-from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -169,18 +167,17 @@ def test_log_prior_is_a_distribution_in_which_no_token_is_rarer_for_having_been_
 
 
 class Scored:
-    """A trainer whose evaluation has these figures, and another process that has seen as much again, with others."""
-
-    objective, args, _prior, compute_loss_context_manager = (
-        "vanilla",
-        None,
-        staticmethod(dict),
-        nullcontext,
-    )
-    head = SimpleNamespace(hidden=lambda *_: None)
+    """An evaluation with these figures, and another process that has seen ``times - 1`` as much."""
 
     def __init__(self, task: str = "clm", times=1.0):
-        self.task, self.times, self.evaluation = task, times, Evaluation(self, None)
+        self.times = times
+        self.evaluation = Evaluation(
+            task,
+            draw=lambda batch: batch,
+            outputs=lambda *_: None,
+            scores=self.scores_of,
+            sum_over_processes=lambda own: own * torch.as_tensor(self.times),
+        )
 
     def score(self, **figures) -> None:
         self.scores = {name: torch.tensor(values) for name, values in figures.items()}
@@ -188,18 +185,9 @@ class Scored:
         rows[0] = 1  # one of two rows has targets
         self.evaluation.score(None, {"labels": rows})
 
-    def make_targets(self, inputs, step):
-        return inputs
-
-    def _prepare_inputs(self, inputs):
-        return inputs
-
-    def evaluation_scores(self, hidden, target_ids, pool):
+    def scores_of(self, hidden, target_ids):
         assert len(target_ids) == len(self.scores["loss"])
         return self.scores
-
-    def sum_over_processes(self, own):
-        return own * torch.as_tensor(self.times)
 
 
 def test_sums_of_an_evaluation():

@@ -263,7 +263,7 @@ def test_scores_of_an_objective_are_taken_without_gradients(tmp_path):
     """A new objective whose scores come straight from the model's parameters can be evaluated as it is."""
 
     class Plain(HeadlessTrainer):
-        def evaluation_scores(self, hidden, target_ids, pool):
+        def evaluation_scores(self, hidden, target_ids, pool, prior):
             return {
                 "loss": 1
                 - torch.nn.functional.cosine_similarity(

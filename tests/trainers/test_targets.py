@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModel
 
 from headless_trainer import HeadlessTrainingArguments
 from headless_trainer.objective.masking import IGNORE_INDEX
-from headless_trainer.trainers.step import TargetMaker, draw_step
+from headless_trainer.trainers.step import TargetMaker
 
 VOCAB_SIZE = 300  # of both tokenizers
 WIDTH = {
@@ -325,7 +325,7 @@ def test_each_step_masks_the_same_rows_anew(tmp_path):
     run, drawn = tiny_trainer(tmp_path), []
     batch = run.data_collator([run.train_dataset[index] for index in range(4)])
     for run.state.global_step in (0, 1, 1):
-        drawn.append(draw_step(run, [dict(batch)]).input_ids[0])
+        drawn.append(run._draw([dict(batch)]).input_ids[0])
     assert not torch.equal(drawn[0], drawn[1]) and torch.equal(drawn[1], drawn[2])
 
 
