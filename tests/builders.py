@@ -37,6 +37,7 @@ from headless_trainer.arguments import (
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
 from headless_trainer.hub.pushes import RUN_EXCLUDED
 from headless_trainer.scoring.zero_shot_arguments import ZeroShotArguments
+from headless_trainer.timing.step_arguments import ARGUMENT_CLASSES
 
 VOCAB = 50
 # Sizes of a model of one layer, as most configurations name them.
@@ -53,6 +54,7 @@ OPTIONS = {
     "glue": (GlueArguments, GlueTrainingArguments),
     "lm-eval": (ZeroShotArguments,),
     "report": (ReportArguments,),
+    "compare-steps": tuple(ARGUMENT_CLASSES),
 }
 # Flags of new models.
 DECODER = [

@@ -77,6 +77,10 @@ ALLOWED = {
             "trainers",
         )
     },
+    "timing": {
+        *("command_line", "presentation", "objective", "objectives", "runtime", "refusals"),
+        *("arguments", "corpus", "models", "cards", "trainers"),
+    },
     "scoring": {"presentation", "runtime", "models", "cards"},
     "reporting": {"presentation", "measures", "runtime"},
     "cli": {
@@ -92,7 +96,7 @@ ALLOWED = {
             "corpus",
             "models",
         ),
-        *("presentation", "cards", "trainers", "fine_tuning", "scoring", "reporting"),
+        *("presentation", "cards", "trainers", "fine_tuning", "timing", "scoring", "reporting"),
     },
 }
 

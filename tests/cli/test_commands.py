@@ -81,7 +81,7 @@ def test_help_has_a_line_for_each_flag_of_ours_and_help_all_for_every_flag(capsy
     theirs = {
         each.name
         for each in dataclasses.fields(TrainingArguments)
-        if command in ("pretrain", "lm-head", "glue")
+        if command in ("pretrain", "lm-head", "glue", "compare-steps")
     }
     short, full = (re.findall(r"^  --(\w+)", text, re.MULTILINE) for text in shown.values())
     assert {*full} - {f"no_{name}" for name in fields} == fields and len({*short}) == len(short)

@@ -76,6 +76,10 @@ CUTS = {
     ],
     "lm-eval": ["--limit", "4", "--bootstrap_iters", "50", "--max_length", "32"],
     "report": [],
+    "compare-steps": [
+        *("--seconds", "1", "--objectives", "vanilla", "--per_device_train_batch_size", "2"),
+        *("--max_seq_length", "32", "--use_cpu"),
+    ],
 }
 
 
@@ -303,6 +307,10 @@ def cuts(name: str, given: dict[str, list]) -> list[str]:
 
 def check(name: str, given: dict[str, list], said: list[str]) -> None:
     """A line of log at once, held-out figures at the end, and a model that can be used."""
+    if name == "compare-steps":
+        results = json.loads(Path(given["output_file"][0]).read_text())
+        assert results["objectives"]["vanilla"]["median_seconds"] > 0
+        return
     folder = Path(given["output_dir"][0])
     if name == "pretrain" or "do_train" in given:
         history = json.loads((folder / "trainer_state.json").read_text())["log_history"]

@@ -1,0 +1,58 @@
+"""Would you gain? Time a training step of your model on this machine with each objective.
+
+    headless-trainer compare-steps --model_name_or_path X --per_device_train_batch_size 8 --max_seq_length 512
+    headless-trainer compare-steps --model_name_or_path X --train_file 'corpus/*.txt' --output_file steps.json
+    headless-trainer compare-steps --model_type bert --vocab_size 120000 --bf16
+    headless-trainer compare-steps adapt_decoder --max_seq_length 512
+
+Takes the flags and presets of `headless-trainer pretrain`, of which those that change no step have no effect, and about a
+minute. It prints seconds a step, tokens a second, peak memory and the head's share, and advises. Nothing is trained or saved.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from ..runtime.signals import ended_by_signals
+
+
+@ended_by_signals("Repeat the command to time the steps")
+def main(argv: list[str] | None = None) -> None:
+    from ..command_line import errors_in_one_line, show_usage
+
+    show_usage(__doc__, argv)
+    from ..command_line import parse_args
+    from ..timing.step_arguments import ARGUMENT_CLASSES
+
+    argv = list(sys.argv[1:] if argv is None else argv)
+    with errors_in_one_line(ValueError, OSError):
+        processes = int(os.environ.get("WORLD_SIZE") or 1)
+        if processes > 1:
+            raise ValueError(
+                f"WORLD_SIZE is {processes} but one process is timed: start it without a launcher."
+            )
+        *_, args = parse_args(ARGUMENT_CLASSES, argv)
+        if args.output_file is not None:
+            Path(args.output_file).parent.mkdir(parents=True, exist_ok=True)  # before the minute
+        from ..runtime.checkpoints import write_whole
+        from ..runtime.run_folder import start_logging
+        from ..timing.step_report import compare_steps
+
+        start_logging()
+        comparison = compare_steps(argv, tell=tell_progress)
+        tell_progress("")
+        print(comparison.text())
+        if args.output_file is not None:
+            text = json.dumps(comparison.as_json(), indent=1) + "\n"
+            write_whole(Path(args.output_file), text.encode())
+
+
+def tell_progress(line: str) -> None:
+    """Show what is timed now, in a terminal only; an empty line removes it."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Says in a sentence or two which objective the measured steps speak for, and for whom.
+
+The rules, in their order:
+
+1. Exact means the fastest exact softmax: `vanilla`, or one of the heads of other libraries.
+2. No objective can be faster than the trunk alone. If the head takes less than `WORTH_IT` of an
+   exact step, nothing is to be gained: stay with exact softmax, whose loss is the reference.
+3. A checkpoint that has a head must keep it where it will generate text, fill masks or be
+   distilled: only sampled_softmax trains that head on candidates. It is worth a try if it takes
+   `WORTH_IT` less time than exact softmax, beside a run of exact softmax, because its gradients are
+   estimates.
+4. A model without a head, new or pretrained headless, may be trained headless, and so may a
+   checkpoint of which only the trunk is needed, for features or for fine-tuning.
+5. Who trains with transformers' own loss today gets the same loss from exact softmax here: if that
+   takes `WORTH_IT` less time or memory, it is said.
+"""
+
+from .step_arguments import TRANSFORMERS, TRUNK
+from .turns import Measurements, head_share
+
+EXACT = ("vanilla", "liger", "cce", "quack")
+# A smaller share of a step is no reason to change an objective, and often within the noise.
+WORTH_IT = 0.1
+
+
+def advise(measured: dict[str, Measurements], has_head: bool) -> str:
+    """Return the advice for a model; ``has_head`` is whether it is a checkpoint with a head."""
+    timed = {name: each for name, each in measured.items() if each.was_timed}
+    exact_names = [name for name in EXACT if name in timed]
+    if not exact_names:
+        return "No exact softmax was timed, so there is nothing to compare the others with."
+    exact_name = min(exact_names, key=lambda name: timed[name].median)
+    exact = timed[exact_name]
+    sentences = [_choice(timed, exact_name, has_head)]
+    theirs = timed.get(TRANSFORMERS)
+    if theirs is not None:
+        less_time = 1 - exact.time_over(theirs)
+        less_memory = 1 - exact.peak_mib / theirs.peak_mib
+        if max(less_time, less_memory) >= WORTH_IT:
+            sentences.append(
+                f"Whoever uses transformers' own loss today: {exact_name} has the same loss, with "
+                f"{_change(less_time, 'time')} and {_change(less_memory, 'memory')}."
+            )
+    return " ".join(sentences)
+
+
+def _choice(timed: dict[str, Measurements], exact_name: str, has_head: bool) -> str:
+    exact = timed[exact_name]
+    share = head_share(exact, timed)
+    if share is not None and share < WORTH_IT:
+        return (
+            f"The head is {_percent(share)} of a step of {exact_name}: stay with {exact_name}, "
+            "since no objective can save more than that."
+        )
+    if TRUNK in timed:
+        beginning = f"The head is {_percent(share)} of a step of {exact_name}"
+    else:
+        beginning = f"A step of {exact_name} is the one to compare with"
+    headless_saves = _saved(timed, "headless", exact)
+    sampled_saves = _saved(timed, "sampled_softmax", exact)
+    if not has_head:
+        if headless_saves is None:
+            return f"{beginning}, and headless was not timed: stay with {exact_name}."
+        if headless_saves < WORTH_IT:
+            return (
+                f"{beginning}, but headless takes {_change(headless_saves, 'time')}: stay with "
+                f"{exact_name}."
+            )
+        return (
+            f"{beginning}: pretrain headless, which takes {_change(headless_saves, 'time')}, and "
+            "attach the free head afterwards."
+        )
+    if sampled_saves is None:
+        choice = (
+            f"{beginning}, and sampled_softmax was not timed: to keep the head, use {exact_name}"
+        )
+    elif sampled_saves < WORTH_IT:
+        choice = (
+            f"{beginning}, but sampled_softmax takes {_change(sampled_saves, 'time')}: to keep the "
+            f"head, stay with {exact_name}"
+        )
+    else:
+        choice = (
+            f"{beginning}: to keep the head, try sampled_softmax, which takes "
+            f"{_change(sampled_saves, 'time')}, beside a run of {exact_name}"
+        )
+    if headless_saves is not None and headless_saves >= WORTH_IT:
+        choice += (
+            "; if you need only the trunk, for features or fine-tuning, headless takes "
+            f"{_change(headless_saves, 'time')}"
+        )
+    return choice + "."
+
+
+def _saved(timed: dict[str, Measurements], name: str, exact: Measurements) -> float | None:
+    """Return the share of an exact step that an objective saves; None if it was not timed."""
+    if name not in timed:
+        return None
+    return 1 - timed[name].time_over(exact)
+
+
+def _change(saved: float, what: str) -> str:
+    """Return a saved share in words: ``12 % less time``, ``3 % more memory``."""
+    percent = round(100 * abs(saved))
+    if percent == 0:
+        return f"the same {what}"
+    return f"{percent} % {'less' if saved > 0 else 'more'} {what}"
+
+
+def _percent(share: float) -> str:
+    return f"{round(100 * share)} %"

@@ -1,0 +1,246 @@
+"""Compares the training steps of a model, and presents what was measured as a table and as JSON."""
+
+import dataclasses
+import math
+import shlex
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig
+
+from ..arguments import DataArguments
+from ..cards.facts import count, hardware, model_name, software
+from ..command_line import parse_args
+from ..models.loading import check_length, load_config
+from ..models.trunk import check_one_stack, infer_task
+from ..presentation.tables import markdown
+from .advice import advise
+from .exact_heads import LIBRARIES
+from .step_arguments import (
+    ARGUMENT_CLASSES,
+    LINES,
+    TRANSFORMERS,
+    TRUNK,
+    CompareStepsArguments,
+    TimedModelArguments,
+)
+from .step_rows import distinct_tokens, find_tokenizer, rows_of
+from .timed_training import TurnRequest
+from .turns import Measurements, head_share, measure
+
+LABELS = {
+    TRUNK: "trunk alone",
+    TRANSFORMERS: "transformers' own loss",
+    "liger": "vanilla, Liger's head",
+    "cce": "vanilla, CCE's head",
+    "quack": "vanilla, QuACK's head",
+}
+# A larger difference between the rounds hides what the objectives differ by.
+NOISY = 0.2
+HEADINGS = ("objective", "s / step", "tokens / s", "peak MiB", "head's share of the step")
+
+
+@dataclasses.dataclass
+class StepComparison:
+    """The measured steps of a model.
+
+    Attributes:
+        model: its name.
+        task: ``mlm`` or ``clm``.
+        has_head: whether it is a checkpoint with a head.
+        shape: batch, length, micro-batches of a step and vocabulary size.
+        precision: of the computation.
+        rows: where the tokens come from.
+        distinct: mean number of distinct tokens in a step.
+        machine: device and threads.
+        measured: by objective.
+    """
+
+    model: str
+    task: str
+    has_head: bool
+    shape: dict[str, int]
+    precision: str
+    rows: str
+    distinct: float
+    machine: str
+    measured: dict[str, Measurements]
+
+    @property
+    def tokens_of_step(self) -> int:
+        return math.prod(
+            self.shape[name] for name in ("batch_size", "micro_batches", "max_seq_length")
+        )
+
+    @property
+    def advice(self) -> str:
+        return advise(self.measured, self.has_head)
+
+    @property
+    def reliability(self) -> str:
+        """How many steps the medians are of, and how far the rounds agree."""
+        timed = [each for each in self.measured.values() if each.was_timed]
+        if not timed:
+            return "Nothing was timed."
+        steps = sum(len(turn) for each in timed for turn in each.seconds) / len(timed)
+        rounds = max(len(each.seconds) for each in timed)
+        text = f"Medians of {steps:.0f} readings in {count(rounds, 'round')}"
+        if rounds == 1:
+            return f"{text}, too few to see the noise: raise --seconds for more."
+        spread = max(each.spread for each in timed)
+        text += f", which differ by at most {100 * spread:.0f} %."
+        if spread > NOISY:
+            text += " That is much: close other programs and repeat the command."
+        return text
+
+    def text(self) -> str:
+        """Return what the command prints."""
+        trained = self.measured.get("vanilla", Measurements()).parameters
+        parameters = f", {trained / 1e6:,.1f} M parameters" if trained else ""
+        micro_batches = self.shape["micro_batches"]
+        times = f"{micro_batches} x " if micro_batches > 1 else ""
+        rows = [self._cells(name) for name in self.measured]
+        reasons = [
+            f"{LABELS.get(name, name)}: {each.reason}."
+            for name, each in self.measured.items()
+            if each.reason is not None
+        ]
+        return "\n\n".join(
+            [
+                f"{self.model} ({self.task}{parameters}, V = {self.shape['vocab_size']:,}), "
+                f"{times}{self.shape['batch_size']} x {self.shape['max_seq_length']} tokens a "
+                f"step, {self.precision}\n"
+                f"{self.machine}, {software()['Versions']}\n"
+                f"{self.rows}; {self.distinct:,.0f} distinct tokens a step on average",
+                markdown(HEADINGS, rows, left=1),
+                *(["\n".join(f"Not timed: {reason}" for reason in reasons)] if reasons else []),
+                self.reliability,
+                self.advice,
+            ]
+        )
+
+    def _cells(self, name: str) -> tuple[str, ...]:
+        label = LABELS.get(name, name)
+        of = self.measured[name]
+        if not of.was_timed:
+            return (label, "-", "-", "-", "-")
+        share = head_share(of, self.measured)
+        return (
+            label,
+            f"{of.median:,.4g}",
+            f"{self.tokens_of_step / of.median:,.0f}",
+            f"{of.peak_mib:,.0f}",
+            "-" if share is None else f"{100 * share:.0f} %",
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything that was measured, with its origin, for a JSON file."""
+        objectives: dict[str, dict[str, Any]] = {}
+        for name, of in self.measured.items():
+            if not of.was_timed:
+                objectives[name] = {"reason": of.reason}
+                continue
+            objectives[name] = {
+                "seconds": of.seconds,
+                "median_seconds": of.median,
+                "tokens_per_second": self.tokens_of_step / of.median,
+                "peak_mib": of.peak_mib,
+                "head_share": head_share(of, self.measured),
+                "parameters": of.parameters,
+            }
+        command = shlex.join(["headless-trainer", "compare-steps", *sys.argv[1:]])
+        origin = {"Command": command, **software(), "Machine": self.machine}
+        described = ("model", "task", "has_head", "shape", "precision", "rows", "distinct")
+        return {
+            "origin": origin,
+            **{name: getattr(self, name) for name in described},
+            "objectives": objectives,
+            "advice": self.advice,
+        }
+
+
+def compare_steps(
+    argv: list[str],
+    rounds: int | None = None,
+    readings: int | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> StepComparison:
+    """Time the steps of a model with each objective, as `headless-trainer compare-steps` does.
+
+    Args:
+        argv: flags of the command.
+        rounds: number of turns of each objective, instead of as many as fit into ``--seconds``.
+        readings: timed readings of a turn, likewise.
+        tell: is told what happens now.
+
+    Raises:
+        ValueError: if the arguments contradict each other, or name a model or texts that cannot be
+            used. An objective that fails is a reason in the result.
+    """
+    model_args, data_args, args = parse_args(ARGUMENT_CLASSES, argv)
+    config = load_config(model_args)
+    check_one_stack(config, type(config).__name__)
+    task = args.task or infer_task(config)
+    check_length(config, data_args.max_seq_length)
+    tokenizer = find_tokenizer(model_args, config)
+    rows, source = rows_of(tokenizer, model_args, data_args, args)
+
+    def request_of(name: str, seconds: float) -> TurnRequest:
+        return TurnRequest(argv, name, task, rows, seconds, readings)
+
+    names = objectives_of(args)
+    measured = measure(request_of, names, args.seconds, rounds, tell)
+    vocab_size = config.vocab_size if model_args.model_name_or_path else len(tokenizer)
+    return StepComparison(
+        model=name_of(model_args, config),
+        task=task,
+        has_head=has_head(model_args, config),
+        shape=shape_of(data_args, args, vocab_size),
+        precision=precision_of(args),
+        rows=source,
+        distinct=distinct_tokens(
+            rows, args.per_device_train_batch_size * args.gradient_accumulation_steps
+        ),
+        machine=f"{hardware(args.device)}, {count(torch.get_num_threads(), 'thread')}",
+        measured=measured,
+    )
+
+
+def objectives_of(args: CompareStepsArguments) -> list[str]:
+    """Return the lines of the table: by default those of other libraries only on a GPU."""
+    if args.objectives:
+        return [name for name in LINES if name in args.objectives]
+    if args.device.type == "cuda":
+        return list(LINES)
+    return [name for name in LINES if name not in LIBRARIES]
+
+
+def name_of(model_args: TimedModelArguments, config: PreTrainedConfig) -> str:
+    source = model_args.model_name_or_path or model_args.config_name
+    return model_name(source) if source else config.model_type
+
+
+def has_head(model_args: TimedModelArguments, config: PreTrainedConfig) -> bool:
+    """Return whether the model is a checkpoint that was saved with a vocabulary head."""
+    if model_args.model_name_or_path is None:
+        return False
+    return any("LM" in name for name in config.architectures or ())
+
+
+def shape_of(
+    data_args: DataArguments, args: CompareStepsArguments, vocab_size: int
+) -> dict[str, int]:
+    return {
+        "batch_size": args.per_device_train_batch_size,
+        "micro_batches": args.gradient_accumulation_steps,
+        "max_seq_length": data_args.max_seq_length,
+        "vocab_size": vocab_size,
+    }
+
+
+def precision_of(args: CompareStepsArguments) -> str:
+    if args.bf16:
+        return "bfloat16"
+    return "float16" if args.fp16 else "float32"

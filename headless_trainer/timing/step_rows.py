@@ -1,0 +1,138 @@
+"""Rows of token ids for the timing of steps: read from texts, or drawn as often as in texts.
+
+Letters used in shapes: T tokens in a row, V vocabulary size.
+"""
+
+import copy
+import itertools
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from ..arguments import DataArguments
+from ..corpus.packing import tokenize_and_pack
+from ..corpus.texts import load_texts
+from ..models.loading import load_tokenizer
+from .step_arguments import CompareStepsArguments, TimedModelArguments
+
+STEPS = 8  # different ones, which repeat
+DEFAULT_SIZE = 32_000  # tokens of a tokenizer that `pretrain` would train
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def token_shares(vocab_size: int) -> Tensor:
+    """Return ``(V,)`` relative frequencies of tokens, the most frequent one first.
+
+    Drawn with them, a batch has as many distinct tokens as a batch of text: 1,024, 16,384 and
+    131,072 targets have 440, 3,080 and 11,700; of English novels in a BPE of 50,304 tokens they
+    have 430, 3,010 and 10,400 in their order, and 470, 3,560 and 12,900 in random rows of 512.
+    """
+    return torch.arange(9.0, vocab_size + 9, dtype=torch.float64) ** -1.34
+
+
+def draw_rows(count: int, length: int, tokenizer: PreTrainedTokenizerBase) -> list[np.ndarray]:
+    """Draw ``count`` rows, int64 ``(T,)``, of tokens that are not special, the same at each call.
+
+    Lower ids are more frequent, as in most tokenizers.
+    """
+    ids = sorted({*tokenizer.get_vocab().values()} - {*tokenizer.all_special_ids})
+    generator = torch.Generator().manual_seed(0)
+    ranks = torch.multinomial(token_shares(len(ids)), count * length, True, generator=generator)
+    return list(torch.tensor(ids)[ranks].view(count, length).numpy())
+
+
+def read_rows(
+    count: int,
+    length: int,
+    tokenizer: PreTrainedTokenizerBase,
+    model_args: TimedModelArguments,
+    data_args: DataArguments,
+    args: CompareStepsArguments,
+) -> list[np.ndarray]:
+    """Read the first rows of the texts that the arguments name, at most ``count``.
+
+    Only their beginning is read, so that a large corpus takes no longer than a small one.
+    """
+    streamed = copy.copy(data_args)
+    streamed.streaming = True
+    texts = load_texts(streamed, cache_dir=model_args.cache_dir, token=model_args.token)["train"]
+    rows = tokenize_and_pack(
+        texts,
+        tokenizer,
+        max_seq_length=length,
+        line_by_line=data_args.line_by_line,
+        share_rows=data_args.line_by_line and args.isolate_documents,
+    )
+    return [np.asarray(row["input_ids"]) for row in itertools.islice(rows, count)]
+
+
+def rows_of(
+    tokenizer: PreTrainedTokenizerBase,
+    model_args: TimedModelArguments,
+    data_args: DataArguments,
+    args: CompareStepsArguments,
+) -> tuple[list[np.ndarray], str]:
+    """Return rows that fill whole steps, and in words where they come from.
+
+    Raises:
+        ValueError: if the texts do not fill one step.
+    """
+    length = data_args.max_seq_length
+    rows_of_step = args.per_device_train_batch_size * args.gradient_accumulation_steps
+    names_texts = bool(data_args.train_file or data_args.dataset_name)
+    if not names_texts:
+        rows = draw_rows(STEPS * rows_of_step, length, tokenizer)
+        return rows, "Tokens drawn by a Zipf-like distribution, not text (see --train_file)"
+    if model_args.train_tokenizer:
+        rows = draw_rows(STEPS * rows_of_step, length, tokenizer)
+        return rows, "Tokens drawn by a Zipf-like distribution, since no tokenizer is trained here"
+    rows = read_rows(STEPS * rows_of_step, length, tokenizer, model_args, data_args, args)
+    if len(rows) < rows_of_step:
+        named = data_args.dataset_name or data_args.train_file
+        raise ValueError(
+            f"per_device_train_batch_size is {args.per_device_train_batch_size} and "
+            f"gradient_accumulation_steps {args.gradient_accumulation_steps}, but {named!r:.300} "
+            f"has only {len(rows)} rows of max_seq_length {length} to train on: add text, or "
+            "lower one of them."
+        )
+    whole = len(rows) - len(rows) % rows_of_step
+    return rows[:whole], "The first rows of the texts"
+
+
+def distinct_tokens(rows: list[np.ndarray], rows_of_step: int) -> float:
+    """Return how many distinct tokens the rows of a step have on average."""
+    steps = [rows[start : start + rows_of_step] for start in range(0, len(rows), rows_of_step)]
+    return float(np.mean([len(np.unique(np.concatenate(step))) for step in steps]))
+
+
+def find_tokenizer(
+    model_args: TimedModelArguments, config: PreTrainedConfig
+) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that the arguments name; for a new model without one, make a stand-in.
+
+    The stand-in has as many tokens as the tokenizer that would be trained, or as the configuration.
+    """
+    names_tokenizer = model_args.tokenizer_name or model_args.model_name_or_path
+    if names_tokenizer and not model_args.train_tokenizer:
+        return load_tokenizer(model_args)
+    size = model_args.vocab_size
+    if size is None:
+        size = DEFAULT_SIZE if model_args.train_tokenizer else config.vocab_size
+    return stand_in_tokenizer(size)
+
+
+def stand_in_tokenizer(size: int) -> PreTrainedTokenizerFast:
+    """Make a tokenizer of ``size`` tokens, of which the first are special ones and no other is a word."""
+    tokens = [*SPECIAL_TOKENS, *(f"token{place}" for place in range(len(SPECIAL_TOKENS), size))]
+    vocabulary = {token: place for place, token in enumerate(tokens)}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]")),
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+    )

@@ -1,0 +1,322 @@
+"""Trains a model with one objective for a few steps, and times them.
+
+The steps are those of ``Trainer.train``: the collation of a batch, targets and candidates, forward,
+backward, clipping and the optimizer. Each objective runs in the trainer that would train it.
+
+Letters used in shapes: B rows, T tokens in a row, K predicted positions, D width, V vocabulary
+size.
+"""
+
+import dataclasses
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+)
+
+from ..command_line import parse_args
+from ..corpus.collator import PaddingCollator
+from ..models import loading
+from ..objective.masking import IGNORE_INDEX
+from ..objectives import OBJECTIVES, Objective
+from ..trainers.headless import HeadlessTrainer
+from ..trainers.sampled_softmax import SampledSoftmaxTrainer
+from ..trainers.step import TargetMaker
+from ..trainers.vanilla import VanillaTrainer
+from ..trainers.window import peak_memory_mib
+from .exact_heads import LIBRARIES, Head, load_head
+from .step_arguments import ARGUMENT_CLASSES, TRANSFORMERS, TRUNK, CompareStepsArguments
+from .step_rows import find_tokenizer
+
+# Steps that are timed together. A GPU is waited for at each reading of the clock, and between two
+# readings the host prepares one step while the device computes another, as in training. The first
+# steps are not counted: they allocate the optimizer's state, and on a GPU they compile and choose
+# kernels.
+STEPS_TOGETHER = {"cpu": 1}
+STEPS_TOGETHER_OF_ACCELERATOR = 4
+LEAST_READINGS = 2
+MOST_READINGS = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class TurnRequest:
+    """What one objective is to do in one turn.
+
+    Attributes:
+        argv: flags of the command.
+        name: line of the table, one of `step_arguments.LINES`.
+        task: ``mlm`` or ``clm``.
+        rows: ``(T,)`` ids each, as many as fill some steps.
+        seconds: time of the turn, after which no further step starts.
+        readings: number of timed readings, instead of as many as fit into ``seconds``.
+    """
+
+    argv: list[str]
+    name: str
+    task: str
+    rows: list[np.ndarray]
+    seconds: float
+    readings: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """What one objective did in one turn.
+
+    Attributes:
+        seconds: of a step, at each reading of the clock.
+        peak_mib: peak memory so far: of tensors on a GPU, else of the whole process.
+        parameters: number of parameters that were trained.
+        device: type of the device.
+    """
+
+    seconds: list[float]
+    peak_mib: float
+    parameters: int
+    device: str
+
+
+def take_turn(request: TurnRequest) -> Turn:
+    """Make model and trainer of an objective anew, train for a moment, and return what was measured."""
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = make_trainer(request, folder)
+        deadline = started + request.seconds
+        clock = StepClock(trainer.args, deadline, request.readings)
+        trainer.add_callback(clock)
+        trainer.train()
+    trained = [weight for weight in trainer.model.parameters() if weight.requires_grad]
+    return Turn(
+        seconds=clock.seconds,
+        peak_mib=peak_memory_mib(trainer.args.device),
+        parameters=sum(weight.numel() for weight in trained),
+        device=trainer.args.device.type,
+    )
+
+
+def steps_together(device: torch.device) -> int:
+    """Return how many steps are timed together."""
+    return STEPS_TOGETHER.get(device.type, STEPS_TOGETHER_OF_ACCELERATOR)
+
+
+class StepClock(TrainerCallback):
+    """Times the steps after the first ones, and ends the training when its time is over.
+
+    Args:
+        args: of the training.
+        deadline: time of ``time.perf_counter`` after which the training ends.
+        readings: ends the training after so many readings instead.
+
+    Attributes:
+        seconds: of a step, at each reading.
+    """
+
+    def __init__(self, args: CompareStepsArguments, deadline: float, readings: int | None):
+        self.seconds: list[float] = []
+        self._device = args.device
+        self._deadline = deadline
+        self._readings = readings
+        self._steps_together = steps_together(args.device)
+        # Of sampled softmax, which has exact steps: see `AlternatingSampledSoftmaxTrainer`.
+        self._exact_every = args.exact_every if args.objective == "sampled_softmax" else None
+        self._candidate_seconds: float | None = None
+        self._started = 0.0
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step % self._steps_together:
+            return
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        now = time.perf_counter()
+        if state.global_step > self._steps_together:
+            self._add((now - self._started) / self._steps_together)
+        control.should_training_stop = self._is_over(now)
+        self._started = now
+
+    def _add(self, seconds: float) -> None:
+        """Add the seconds of a step; those of exact steps by their share of all steps."""
+        if not self._exact_every:
+            self.seconds.append(seconds)
+        elif self._candidate_seconds is None:
+            self._candidate_seconds = seconds
+        else:
+            others = (self._exact_every - 1) * self._candidate_seconds
+            self.seconds.append((seconds + others) / self._exact_every)
+            self._candidate_seconds = None
+
+    def _is_over(self, now: float) -> bool:
+        if self._readings is not None:
+            return len(self.seconds) >= self._readings
+        if len(self.seconds) < LEAST_READINGS:
+            return False
+        return now >= self._deadline or len(self.seconds) >= MOST_READINGS
+
+
+class AlternatingSampledSoftmaxTrainer(SampledSoftmaxTrainer):
+    """`SampledSoftmaxTrainer` of which every second group of steps is exact, beginning with the first.
+
+    A turn may be shorter than ``args.exact_every`` steps, so both kinds of steps are timed equally
+    often, and `StepClock` weighs them as they occur in training.
+    """
+
+    @property
+    def is_exact_step(self) -> bool:
+        if not (self.is_in_train and self.args.exact_every):
+            return False
+        group = self.state.global_step // steps_together(self.args.device)
+        return group % 2 == 0
+
+
+class TrunkTrainer(HeadlessTrainer):
+    """Trains the trunk on a loss that costs nothing: no objective can be cheaper."""
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict,
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Tensor:
+        inputs, _ = self.take_out(inputs)
+        return model(**inputs).last_hidden_state.mean()
+
+
+class OtherHeadTrainer(VanillaTrainer):
+    """`VanillaTrainer` whose cross-entropy is computed by the head of another library.
+
+    Args:
+        exact_head: one of `exact_heads`.
+    """
+
+    def __init__(self, *args: Any, exact_head: Head, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.exact_head = exact_head
+        if self.head.softcap is not None:
+            raise ValueError(
+                f"the model bounds its scores to {self.head.softcap}, which this head does not."
+            )
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict,
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Tensor:
+        inputs, micro_batch = self.take_out(inputs)
+
+        def loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+            device_type = hidden.device.type
+            if torch.is_autocast_enabled(device_type):
+                dtype = torch.get_autocast_dtype(device_type)
+                hidden = hidden.to(dtype)
+                weight = weight.to(dtype)
+                bias = None if bias is None else bias.to(dtype)
+            with torch.autocast(device_type, enabled=False):
+                return self.exact_head(
+                    hidden, micro_batch.target_ids, weight, bias, reduction="sum"
+                )
+
+        loss = self.head.within(model, inputs, micro_batch.predicted, loss_sum)
+        return loss / micro_batch.divisor
+
+
+class LabelledBatches:
+    """Collates rows to batches with the ``labels`` that language models of transformers take."""
+
+    def __init__(
+        self,
+        task: str,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        args: CompareStepsArguments,
+    ):
+        self._collate = PaddingCollator(tokenizer)
+        self._mask = TargetMaker(task, model, tokenizer, args) if task == "mlm" else None
+
+    def __call__(self, rows: list[dict]) -> dict[str, Tensor]:
+        batch = self._collate(rows)
+        if self._mask is not None:
+            return self._mask(batch, step=None)
+        labels = batch["input_ids"].clone()
+        if "attention_mask" in batch:
+            labels[batch["attention_mask"] == 0] = IGNORE_INDEX
+        return batch | {"labels": labels}  # the models shift them
+
+
+def make_trainer(request: TurnRequest, folder: str) -> Trainer:
+    """Make the trainer of an objective, with its model and rows that repeat.
+
+    Raises:
+        ValueError: if the model cannot be trained with this objective.
+    """
+    objective = objective_of_line(request.name)
+    flags = [*request.argv, "--objective", objective.name, "--task", request.task]
+    model_args, _, args = parse_args(ARGUMENT_CLASSES, flags)
+    args.output_dir = folder
+    config = loading.load_config(model_args)
+    tokenizer = find_tokenizer(model_args, config)
+    exact_head = load_head(request.name, args.device) if request.name in LIBRARIES else None
+    torch.manual_seed(args.seed)
+    model = loading.load_model(
+        model_args, config, tokenizer, objective=objective, task=request.task
+    )
+    model.config.use_cache = False  # as in training
+    rows = repeated(request.rows, args)
+    if request.name == TRANSFORMERS:
+        collate = LabelledBatches(request.task, model, tokenizer, args)
+        trainer = Trainer(model, args, data_collator=collate, train_dataset=rows)
+    elif exact_head is not None:
+        trainer = OtherHeadTrainer(
+            model, args, train_dataset=rows, processing_class=tokenizer, exact_head=exact_head
+        )
+    else:
+        trainer_class = TRAINERS.get(request.name) or objective.trainer_class()
+        counts: dict[str, Tensor] = {}
+        if objective.needs_frequency:
+            counts["token_counts"] = target_counts(request.rows, model)
+        trainer = trainer_class(
+            model, args, train_dataset=rows, processing_class=tokenizer, **counts
+        )
+    trainer.pop_callback(PrinterCallback)
+    return trainer
+
+
+# Of the lines whose trainer is not simply that of an objective.
+TRAINERS: dict[str, Callable[..., Trainer]] = {
+    TRUNK: TrunkTrainer,
+    "sampled_softmax": AlternatingSampledSoftmaxTrainer,
+}
+
+
+def objective_of_line(name: str) -> Objective:
+    """Return the objective whose model a line of the table trains."""
+    if name == TRUNK:
+        return OBJECTIVES["headless"]
+    return OBJECTIVES.get(name, OBJECTIVES["vanilla"])
+
+
+def target_counts(rows: list[np.ndarray], model: PreTrainedModel) -> Tensor:
+    """Return ``(V,)`` int64 occurrences of each token in the rows."""
+    size = model.get_input_embeddings().num_embeddings
+    return torch.from_numpy(np.bincount(np.concatenate(rows), minlength=size))
+
+
+def repeated(rows: list[np.ndarray], args: CompareStepsArguments) -> list[dict]:
+    """Repeat rows so often that no turn reaches their end: between two passes the loader starts anew."""
+    most_groups = 1 + 2 * MOST_READINGS  # two for a reading of sampled softmax
+    rows_of_step = args.per_device_train_batch_size * args.gradient_accumulation_steps
+    most_rows = most_groups * steps_together(args.device) * rows_of_step
+    passes = math.ceil(most_rows / len(rows))
+    return passes * [{"input_ids": row} for row in rows]
