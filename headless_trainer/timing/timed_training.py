@@ -218,6 +218,7 @@ class OtherHeadTrainer(VanillaTrainer):
 
         def loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             device_type = hidden.device.type
+            weight = self.head.all_within(weight)
             if torch.is_autocast_enabled(device_type):
                 dtype = torch.get_autocast_dtype(device_type)
                 hidden = hidden.to(dtype)
@@ -274,21 +275,17 @@ def make_trainer(request: TurnRequest, folder: str) -> Trainer:
     )
     model.config.use_cache = False  # as in training
     rows = repeated(request.rows, args)
+    needs: dict[str, Any] = {"train_dataset": rows, "processing_class": tokenizer}
+    if objective.needs_frequency or args.head_bias == "prior":
+        needs["token_counts"] = target_counts(request.rows, model)
     if request.name == TRANSFORMERS:
         collate = LabelledBatches(request.task, model, tokenizer, args)
         trainer = Trainer(model, args, data_collator=collate, train_dataset=rows)
     elif exact_head is not None:
-        trainer = OtherHeadTrainer(
-            model, args, train_dataset=rows, processing_class=tokenizer, exact_head=exact_head
-        )
+        trainer = OtherHeadTrainer(model, args, exact_head=exact_head, **needs)
     else:
         trainer_class = TRAINERS.get(request.name) or objective.trainer_class()
-        counts: dict[str, Tensor] = {}
-        if objective.needs_frequency:
-            counts["token_counts"] = target_counts(request.rows, model)
-        trainer = trainer_class(
-            model, args, train_dataset=rows, processing_class=tokenizer, **counts
-        )
+        trainer = trainer_class(model, args, **needs)
     trainer.pop_callback(PrinterCallback)
     return trainer
 

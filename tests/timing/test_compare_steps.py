@@ -12,7 +12,7 @@ from transformers import TrainerControl, TrainerState
 
 from headless_trainer.cli.compare_steps import main
 from headless_trainer.command_line import parse_args
-from headless_trainer.timing import turns
+from headless_trainer.timing import timed_training, turns
 from headless_trainer.timing.advice import advise
 from headless_trainer.timing.exact_heads import load_head
 from headless_trainer.timing.step_arguments import ARGUMENT_CLASSES
@@ -139,6 +139,29 @@ def test_half_of_the_timed_steps_of_sampled_softmax_are_exact(monkeypatch):
     never = ["--exact_every", "0"]
     take_turn(request_for("sampled_softmax", "clm", [*NEW_DECODER, *SMALL_STEPS, *never]))
     assert exact == []
+
+
+def test_a_head_bias_is_part_of_the_exact_step():
+    argv = [*NEW_DECODER, *SMALL_STEPS, "--objective", "vanilla", "--head_bias", "prior"]
+    with_bias = take_turn(request_for("vanilla", "clm", argv)).parameters
+    without = take_turn(request_for("vanilla", "clm", [*NEW_DECODER, *SMALL_STEPS])).parameters
+    assert with_bias - without == 400
+    # Each line is of its own objective, whatever objective the command was written for.
+    assert take_turn(request_for("headless", "clm", argv)).parameters == without
+
+
+def test_a_head_of_another_library_takes_the_place_of_ours(monkeypatch):
+    """With the inputs of the exact softmax, which is put in the place of a kernel for GPUs."""
+    heads = []
+
+    def head(hidden, targets, weight, bias=None, *, reduction="mean"):
+        heads.append((hidden.shape, targets.shape, weight.shape, reduction))
+        scores = torch.nn.functional.linear(hidden, weight, bias)
+        return torch.nn.functional.cross_entropy(scores, targets, reduction=reduction)
+
+    monkeypatch.setattr(timed_training, "load_head", lambda name, device: head)
+    take_turn(request_for("liger", "clm", [*NEW_DECODER, *SMALL_STEPS]))
+    assert heads == 3 * [((30, 16), (30,), (400, 16), "sum")]
 
 
 def test_settings_that_change_a_step_reach_every_trainer():
