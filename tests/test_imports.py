@@ -24,7 +24,7 @@ MODULES = {
 # picture in docs/development.md a line.
 ALLOWED = {
     **dict.fromkeys(
-        ("presentation", "command_line", "objective", "objectives", "settings"),
+        ("presentation", "command_line", "objective", "optimizers", "objectives", "settings"),
         set(),
     ),
     "measures": {"objectives"},
@@ -53,6 +53,7 @@ ALLOWED = {
     },
     "trainers": {
         "objectives",
+        "optimizers",
         "settings",
         "refusals",
         "objective",
@@ -100,7 +101,7 @@ ALLOWED = {
     },
 }
 
-ONLY_TORCH = [name for name in MODULES if name.startswith("objective.")]
+ONLY_TORCH = [name for name in MODULES if name.startswith(("objective.", "optimizers."))]
 
 
 def top_of(name: str) -> str:

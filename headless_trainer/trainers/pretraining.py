@@ -43,10 +43,10 @@ from ..models.trunk import (
     layer_matrices,
     without_adapter,
 )
-from ..objective.muon import MuonAnd
 from ..objective.negatives import NegativePool
-from ..objective.sparse_adamw import SparseAdamW, clip_gradients
 from ..objectives import objective_of
+from ..optimizers.muon import MuonAnd
+from ..optimizers.sparse_adamw import SparseAdamW, clip_gradients
 from ..refusals import (
     PRETRAINING,
     PRETRAINING_PARAMETERS,

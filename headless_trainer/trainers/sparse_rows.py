@@ -8,7 +8,7 @@ from torch import nn
 from transformers import TrainerCallback
 
 from ..arguments import HeadlessTrainingArguments
-from ..objective.sparse_adamw import SparseAdamW, average_row_gradients
+from ..optimizers.sparse_adamw import SparseAdamW, average_row_gradients
 from .step import Step
 
 

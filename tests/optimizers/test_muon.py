@@ -7,7 +7,7 @@ from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadMode
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
 from headless_trainer.models.trunk import layer_matrices
-from headless_trainer.objective.muon import MuonAnd
+from headless_trainer.optimizers.muon import MuonAnd
 
 
 def names(model) -> set[str]:

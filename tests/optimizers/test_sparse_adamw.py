@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
 from headless_trainer.models.candidate_head import candidate_matrix, untie
-from headless_trainer.objective.sparse_adamw import (
+from headless_trainer.optimizers.sparse_adamw import (
     SparseAdamW,
     average_row_gradients,
     clip_gradients,

@@ -1,0 +1,1 @@
+"""Optimizers: row-wise updates of embeddings, and Muon for matrices."""
