@@ -40,13 +40,10 @@ import psutil
 import torch
 from safetensors.torch import load_file
 
+from headless_trainer.checkpoints.finding import checkpoint_to_resume, checkpoints_in
+from headless_trainer.files.manifest import find_fault
+from headless_trainer.files.whole import INCOMPLETE_NAME
 from headless_trainer.presentation.tables import markdown
-from headless_trainer.runtime.checkpoints import (
-    INCOMPLETE_NAME,
-    checkpoint_to_resume,
-    checkpoints_in,
-)
-from headless_trainer.runtime.manifest import find_fault
 
 ROOT = Path(__file__).resolve().parents[1]
 SAVE_STEPS, LIMIT = 10, 3

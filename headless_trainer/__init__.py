@@ -22,7 +22,7 @@ _EXPORTS = {
     "vocabulary_cross_entropy": "objective.losses",
     "balanced_cross_entropy": "objective.losses",
     "attach_lm_head": "models.lm_head",
-    "load_token_counts": "runtime.checkpoints",
+    "load_token_counts": "checkpoints.token_counts",
     "train_tokenizer": "corpus.tokenization",
 }
 __all__ = sorted(_EXPORTS)

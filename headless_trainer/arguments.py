@@ -14,6 +14,7 @@ from transformers.training_args import OptimizerNames
 from .command_line import parse_yaml
 from .measures import higher_is_better
 from .objectives import OBJECTIVES
+from .processes.launch import check_launch, computes_on_cpu, connect
 from .refusals import (
     DATA,
     FOLLOW_SCORES,
@@ -25,7 +26,6 @@ from .refusals import (
     leave_out_unread,
     refuse,
 )
-from .runtime.launch import check_launch, computes_on_cpu, connect
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from .measures import EVALUATION
 from .objectives import OBJECTIVES, objective_of
-from .runtime.launch import shards
+from .processes.launch import shards
 
 logger = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from headless_trainer.command_line import errors_in_one_line, parse_args
 from headless_trainer.objective.prior import log_prior
 from headless_trainer.presentation.pictures import Panel, Series, draw_panels, to_png
 from headless_trainer.presentation.tables import markdown
-from headless_trainer.runtime.curves import curves as curves_of
+from headless_trainer.reporting.curves import curves as curves_of
 
 KINDS = [ModelArguments, DataArguments, HeadlessTrainingArguments]
 # Our best recipe with a vocabulary head, at the best of the rates 8e-3, 16e-3 and 32e-3 for this preset.

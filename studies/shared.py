@@ -18,9 +18,9 @@ import torch
 
 from headless_trainer.cards.facts import hardware, software
 from headless_trainer.command_line import PRESETS, parse_yaml
+from headless_trainer.files.whole import write_whole
 from headless_trainer.presentation.pictures import to_png
-from headless_trainer.runtime.checkpoints import write_whole
-from headless_trainer.runtime.curves import curves
+from headless_trainer.reporting.curves import curves
 
 # Settings of run_pretrain.py at --scale cpu. No dropout: every row is seen once, and dropout makes the perplexity of all
 # recipes about a tenth worse.

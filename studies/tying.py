@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
 from headless_trainer import load_token_counts
+from headless_trainer.checkpoints.finding import checkpoints_in
 from headless_trainer.presentation.pictures import Panel, Series, draw_panels
 from headless_trainer.presentation.tables import markdown
-from headless_trainer.runtime.checkpoints import checkpoints_in
 
 LEAST = 10
 NEIGHBOURS = 10

@@ -10,9 +10,9 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard
 
+from ..files.manifest import CARD_NAME
+from ..files.whole import write_whole
 from ..presentation.tables import markdown
-from ..runtime.checkpoints import write_whole
-from ..runtime.manifest import CARD_NAME
 
 logger = logging.getLogger(__name__)
 

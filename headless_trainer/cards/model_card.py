@@ -10,14 +10,14 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..arguments import DataArguments, LMHeadArguments, ModelArguments
+from ..checkpoints.token_counts import load_token_counts
+from ..files.manifest import CARD_NAME
 from ..measures import PICTURE, RESULTS, shown_in
 from ..models.candidate_head import candidate_matrix
 from ..models.fold import FOLD
 from ..models.lm_head import frozen_layers
 from ..models.trunk import without_adapter
 from ..objectives import objective_of
-from ..runtime.checkpoints import load_token_counts
-from ..runtime.manifest import CARD_NAME
 from . import facts as card_facts
 from .file import OWN_TAG, finite, never_raises, read_card, results_table, save_card, six_digits
 

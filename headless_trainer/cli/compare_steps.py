@@ -14,7 +14,7 @@ import os
 import sys
 from pathlib import Path
 
-from ..runtime.signals import ended_by_signals
+from ..signals.handlers import ended_by_signals
 
 
 @ended_by_signals("Repeat the command to time the steps")
@@ -35,8 +35,8 @@ def main(argv: list[str] | None = None) -> None:
         *_, args = parse_args(ARGUMENT_CLASSES, argv)
         if args.output_file is not None:
             Path(args.output_file).parent.mkdir(parents=True, exist_ok=True)  # before the minute
-        from ..runtime.checkpoints import write_whole
-        from ..runtime.run_folder import start_logging
+        from ..console.log_lines import start_logging
+        from ..files.whole import write_whole
         from ..timing.step_report import compare_steps
 
         start_logging()

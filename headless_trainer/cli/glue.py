@@ -19,7 +19,7 @@ and the grid writes results.md with tables. Repeat an interrupted command to res
 finished runs and restarts the interrupted one.
 """
 
-from ..runtime.signals import ended_by_signals
+from ..signals.handlers import ended_by_signals
 
 
 @ended_by_signals("To resume: repeat the command; it skips the finished runs")
@@ -29,18 +29,18 @@ def main(argv: list[str] | None = None) -> None:
 
     show_usage(__doc__, argv)
     from ..fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
-    from ..runtime.launch import leave_together
+    from ..processes.launch import leave_together
 
     planned_grid = None
     test_rows = None
     with errors_in_one_line(ValueError, OSError):
         arguments, training = parse_args([GlueArguments, GlueTrainingArguments], argv)
         _check_extra()
+        from ..console import log_lines
         from ..fine_tuning import grid, grid_report, predictions
         from ..fine_tuning.runs import run_grid
-        from ..runtime import run_folder
 
-        run_folder.start_logging(training)
+        log_lines.start_logging(training)
         if arguments.is_prediction_only:
             test_rows = predictions.prepare(arguments, training)
         elif not arguments.report_only:

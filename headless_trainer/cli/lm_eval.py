@@ -19,7 +19,7 @@ import os
 import sys
 from pathlib import Path
 
-from ..runtime.signals import ended_by_signals
+from ..signals.handlers import ended_by_signals
 
 
 @ended_by_signals("To resume: repeat the command; it reuses the answers so far")
@@ -41,7 +41,7 @@ def evaluate(args) -> None:
     Ends the program with a list of what failed, if anything did, once all else is written.
     """
     _check_extra()
-    from ..runtime.run_folder import start_logging
+    from ..console.log_lines import start_logging
     from ..scoring.score_store import RESULTS_NAME
 
     start_logging()
@@ -72,7 +72,7 @@ def _check_extra() -> None:
 def _score(models: list[str], args) -> list[str]:
     """Score models and print the table of all scores in the folder; return what failed."""
     from ..command_line import print_result
-    from ..runtime.checkpoints import write_whole
+    from ..files.whole import write_whole
     from ..scoring.score_comparison import score_table
     from ..scoring.score_store import RESULTS_NAME
 
@@ -102,7 +102,7 @@ def _score(models: list[str], args) -> list[str]:
 def _compare(names: list[str], scored_folders: set[str], output_dir: str | None) -> None:
     """Print the comparison of two models, each named by itself or by the folder of its scores."""
     from ..command_line import print_result
-    from ..runtime.checkpoints import write_whole
+    from ..files.whole import write_whole
     from ..scoring.score_comparison import compare, comparison_table
     from ..scoring.score_store import folder_name
 

@@ -9,7 +9,13 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from ..arguments import DataArguments, LMHeadArguments, ModelArguments
 from ..cards.model_card import described_prior, write_card
+from ..checkpoints.finding import check_output_dir
+from ..checkpoints.token_counts import load_token_counts
+from ..checkpoints.writing import model_aside
+from ..console import log_lines
 from ..corpus import packing, texts
+from ..files import sources
+from ..files.manifest import TOKEN_COUNTS_NAME
 from ..hub.pushes import HubPushes
 from ..models import loading
 from ..models.candidate_head import load_trunk
@@ -17,11 +23,7 @@ from ..models.lm_head import attach_lm_head
 from ..models.trunk import check_headless, check_vocabulary, infer_task
 from ..objective.prior import drawn_share_of
 from ..objectives import OBJECTIVES
-from ..runtime import run_folder, sources
-from ..runtime.checkpoint_aside import model_aside
-from ..runtime.checkpoints import check_output_dir, load_token_counts
-from ..runtime.locks import alone_until_exit
-from ..runtime.manifest import TOKEN_COUNTS_NAME
+from ..processes.locks import alone_until_exit
 from ..trainers.pretraining import PretrainingTrainer
 from . import training
 
@@ -32,7 +34,7 @@ def make_language_model(
     model_args: ModelArguments, data_args: DataArguments, args: LMHeadArguments
 ) -> None:
     """Attach the free head, without training, and without a corpus unless it is to be counted."""
-    run_folder.start_logging()
+    log_lines.start_logging()
     alone_until_exit(args.output_dir)
     check_output_dir(args.output_dir, None)
     pushes = HubPushes(args) if args.push_to_hub else None

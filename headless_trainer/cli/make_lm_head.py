@@ -13,7 +13,7 @@ a causal language model, an encoder a masked one; transformers loads either with
 over the vocabulary, as in the paper; --do_eval measures the model on held-out rows.
 """
 
-from ..runtime.signals import ended_by_signals
+from ..signals.handlers import ended_by_signals
 
 
 @ended_by_signals("To resume: repeat the command with --resume_from_checkpoint auto")
@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> None:
 
     show_usage(__doc__, argv)
     from ..arguments import DataArguments, LMHeadArguments, ModelArguments
-    from ..runtime.launch import leave_together
+    from ..processes.launch import leave_together
 
     with errors_in_one_line(ValueError, OSError):
         model_args, data_args, args = parse_args(

@@ -14,7 +14,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from ..runtime.signals import ended_by_signals
+from ..signals.handlers import ended_by_signals
 
 
 @ended_by_signals("Repeat the command to write the report")

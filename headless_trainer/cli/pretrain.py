@@ -11,7 +11,7 @@ The first argument may be a preset (`headless-trainer presets` lists them) or a 
 flags override it.
 """
 
-from ..runtime.signals import ended_by_signals
+from ..signals.handlers import ended_by_signals
 
 
 @ended_by_signals("To resume: repeat the command with --resume_from_checkpoint auto")
@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> None:
 
     with errors_in_one_line(ValueError, OSError):
         arguments = parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], argv)
-        from ..runtime.launch import leave_together
+        from ..processes.launch import leave_together
         from .training import make_trainer, train
 
         trainer, checkpoint = make_trainer(*arguments)

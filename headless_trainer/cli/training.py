@@ -30,20 +30,22 @@ from xxhash import xxh3_128_hexdigest
 from ..arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
 from ..cards.facts import RunFacts
 from ..cards.model_card import write_model_card
+from ..checkpoints.finding import check_output_dir, checkpoint_to_resume
+from ..console import log_lines
 from ..corpus import packing, streaming, texts
 from ..corpus.files import expand, extension
 from ..corpus.replay import mix_rows
 from ..corpus.row_cache import cache_folder
+from ..files.whole import check_writable
 from ..models import loading
 from ..models.trunk import check_one_stack, infer_task
 from ..objectives import objective_of
+from ..processes.coordination import first_process_first, lost_processes_named
+from ..processes.launch import check_devices
+from ..processes.locks import alone_until_exit
 from ..refusals import PRETRAINING, STREAM, Refusal, check_best_metric, refuse
-from ..runtime import run_folder
-from ..runtime.checkpoints import check_output_dir, check_writable, checkpoint_to_resume
-from ..runtime.launch import check_devices
-from ..runtime.locks import alone_until_exit
-from ..runtime.processes import first_process_first, lost_processes_named
-from ..runtime.signals import NAMES, deferred
+from ..reporting import run_results
+from ..signals.handlers import NAMES, deferred
 from ..trainers.pretraining import PretrainingTrainer, check_trainable
 from ..trainers.resume import check_resume
 
@@ -106,7 +108,7 @@ def make_trainer(
     Raises:
         ValueError: for settings, files or a checkpoint that do not fit each other.
     """
-    run_folder.start_logging(args)
+    log_lines.start_logging(args)
     alone_until_exit(args.output_dir)
     checkpoint = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
     check_output_dir(args.output_dir, checkpoint)
@@ -191,7 +193,7 @@ def make_trainer(
     trainer.facts = RunFacts(model_args, data_args, fingerprint(documents["validation"]))
     if checkpoint:  # check before training that it fits this run, and find its position
         check_resume(trainer, checkpoint)
-    run_folder.use_console(trainer)
+    log_lines.use_console(trainer)
     return trainer, checkpoint
 
 
@@ -374,7 +376,7 @@ def finish(trainer: PretrainingTrainer, evaluate: bool) -> None:
         )
         evaluate = False
     metrics = final_metrics(trainer) if evaluate else {}
-    run_folder.finish(trainer, metrics)
+    run_results.finish(trainer, metrics)
     write_model_card(trainer, metrics=metrics)
     if trainer.hub is not None:
         trainer.hub.push_run("End of training")  # with what was written since save_model

@@ -21,7 +21,7 @@ from datasets.fingerprint import update_fingerprint
 from transformers import PreTrainedTokenizerBase
 
 from ..objective.masking import LEARNED_MASKS
-from ..runtime.signals import with_following_workers
+from ..signals.workers import with_following_workers
 from .documents import BATCH_BYTES, DOCUMENTS_AT_ONCE, TextStream, batches_by_size
 from .encoding import DocumentEncoder, Encoded
 from .row_cache import ROWS_VERSION, cache_folder, find_or_write

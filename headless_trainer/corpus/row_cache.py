@@ -13,9 +13,9 @@ import xxhash
 from datasets.fingerprint import get_temporary_cache_files_directory
 from filelock import FileLock
 
-from ..runtime.checkpoints import INCOMPLETE_NAME, whole_file
-from ..runtime.manifest import sync_folder
-from ..runtime.processes import made_progress
+from ..files.manifest import sync_folder
+from ..files.whole import INCOMPLETE_NAME, whole_file
+from ..processes.coordination import made_progress
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from ..runtime.processes import made_progress
+from ..processes.coordination import made_progress
 
 logger = logging.getLogger(__name__)
 

@@ -10,16 +10,16 @@ from torch.utils.data import DataLoader
 from transformers import Trainer
 
 from ..arguments import with_settings
+from ..checkpoints.stop_on_signal import StopOnSignal
+from ..checkpoints.writing import model_aside
 from ..corpus.row_order import SimilarLengthSampler
 from ..models.lm_head import freeze_scaled_layer
 from ..models.padding_row import free_padding_row, keep_padding_id, may_be_token
 from ..objective.losses import balanced_cross_entropy
+from ..processes.coordination import HostExchange, ended_with_launcher, lost_processes_named
+from ..processes.launch import check_devices
 from ..refusals import CLASSIFICATION, CLASSIFICATION_PARAMETERS, refuse, refuse_parameters
-from ..runtime.checkpoint_aside import model_aside
-from ..runtime.checkpoints import StopOnSignal
-from ..runtime.launch import check_devices
-from ..runtime.processes import HostExchange, ended_with_launcher, lost_processes_named
-from ..runtime.signals import with_following_workers
+from ..signals.workers import with_following_workers
 from ..trainers.finite import FiniteCheck, check_precision
 from .classification_rows import ClassificationCollator
 from .problems import LOSSES, problem_of

@@ -4,9 +4,9 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.models.auto import AutoConfig, AutoModelForSequenceClassification
 from transformers.utils import logging as transformers_logging
 
+from ..files import sources
 from ..models.loading import MASTER_DTYPE, POSITIONS_AFTER_PADDING, hub_arguments
 from ..models.trunk import check_vocabulary
-from ..runtime import sources
 from .classification_rows import has_segments
 from .glue_arguments import GlueArguments
 

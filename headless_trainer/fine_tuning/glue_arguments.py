@@ -8,8 +8,8 @@ from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 
 from ..arguments import LoadingArguments, checked
+from ..processes.launch import shards
 from ..refusals import CLASSIFICATION, FOLLOW_SCORES, ONE_OR_MORE, Refusal, outside, refuse
-from ..runtime.launch import shards
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 

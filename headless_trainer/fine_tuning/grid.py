@@ -8,13 +8,13 @@ from pathlib import Path
 from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
+from ..files.whole import check_writable
 from ..hub.pushes import repository_name
 from ..models.identity import ModelIdentity, identify
 from ..models.loading import check_length, hub_arguments, load_tokenizer
-from ..runtime.checkpoints import check_writable
-from ..runtime.launch import check_devices
-from ..runtime.locks import alone_until_exit
-from ..runtime.processes import first_process_first, lost_processes_named
+from ..processes.coordination import first_process_first, lost_processes_named
+from ..processes.launch import check_devices
+from ..processes.locks import alone_until_exit
 from . import classifiers
 from .classes import show_classes
 from .glue_arguments import GlueArguments, GlueTrainingArguments, run_settings

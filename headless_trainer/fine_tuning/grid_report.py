@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas
 
 from ..cards.facts import count
+from ..files.whole import write_whole
 from ..presentation.tables import markdown
-from ..runtime.checkpoints import write_whole
 from .problems import LOSS_TITLES
 from .results import BENCHMARK_NAMES, OWN_TASK, TASK_NAMES, metric_title, read_runs, scores_of
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import torch
 from transformers import PreTrainedConfig
 
+from ..files.whole import check_writable, write_whole
 from ..models.loading import check_length, load_tokenizer, usable_positions
-from ..runtime.checkpoints import check_writable, write_whole
 from . import classifiers
 from .classification_rows import encode_rows
 from .glue_arguments import GlueArguments, GlueTrainingArguments

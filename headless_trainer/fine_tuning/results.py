@@ -24,8 +24,8 @@ from typing import Any, NoReturn
 
 import pandas
 
+from ..files.whole import write_whole
 from ..models.identity import ModelIdentity
-from ..runtime.checkpoints import write_whole
 
 logger = logging.getLogger(__name__)
 

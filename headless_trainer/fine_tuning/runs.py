@@ -16,9 +16,9 @@ from datasets import Dataset
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from ..arguments import with_settings
+from ..files.whole import delete_folder
 from ..hub.pushes import HubPushes, repository_name
-from ..runtime.checkpoints import delete_folder
-from ..runtime.processes import on_first_process
+from ..processes.coordination import on_first_process
 from .classification import ClassificationTrainer
 from .classification_rows import encode_rows
 from .classifier_card import add_grid_results, write_classifier_card

@@ -13,9 +13,9 @@ from huggingface_hub.utils import disable_progress_bars, validate_repo_id
 from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_utils import HubStrategy
 
-from ..runtime import signals
-from ..runtime.checkpoints import SETTINGS_NAME
-from ..runtime.manifest import TRAINED_NAME
+from ..checkpoints.settings import SETTINGS_NAME
+from ..files.manifest import TRAINED_NAME
+from ..signals import handlers
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class HubPushes(TrainerCallback):
         """Wait for all pushes for a bounded time. SIGTERM and Ctrl-C end the wait and are raised."""
         folders = self.unfinished.values()
         try:
-            with signals.raised():
+            with handlers.raised():
                 sizes = [
                     path.stat().st_size
                     for folder in folders

@@ -18,8 +18,8 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from ..runtime.launch import shards
-from ..runtime.sources import find_file
+from ..files.sources import find_file
+from ..processes.launch import shards
 from .checkpoint_weights import take_out
 from .trunk import infer_task, probe, probe_ids
 

@@ -31,7 +31,7 @@ from transformers.utils import (
     logging,
 )
 
-from ..runtime.manifest import TRAINED_NAME
+from ..files.manifest import TRAINED_NAME
 
 CPU = torch.device("cpu")
 NO_VALUES = torch.device("meta")  # tensors on it have a shape and a dtype, but take no memory

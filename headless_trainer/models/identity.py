@@ -7,7 +7,7 @@ from pathlib import Path
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils.hub import extract_commit_hash
 
-from ..runtime.sources import find_file, fingerprint
+from ..files.sources import find_file, fingerprint
 
 # What a tokenizer may be read from, whatever its class: `AutoTokenizer` looks for these names and patterns.
 TOKENIZER_FILES = (
@@ -30,7 +30,7 @@ CODE_FILES = ("*.py", "*.index.json")
 class ModelIdentity:
     """Fingerprints of all that decides a model's scores.
 
-    ``weights`` is that of `runtime.sources.fingerprint`: weights, configuration and tokenizer.json.
+    ``weights`` is that of `files.sources.fingerprint`: weights, configuration and tokenizer.json.
     ``tokenizer_and_code`` covers every other file of the tokenizer and of custom code. The two stand apart because scores
     stored by earlier versions have only the first.
     """

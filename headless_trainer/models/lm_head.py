@@ -22,8 +22,8 @@ from transformers import (
 )
 from transformers.integrations import is_deepspeed_zero3_enabled
 
+from ..checkpoints.token_counts import load_token_counts
 from ..objective.prior import candidate_log_prior, drawn_share_of
-from ..runtime.checkpoints import load_token_counts
 from .candidate_head import MARK, PREFIX, CandidateHead, load_trunk
 from .fold import fold_bias, last_layer_norm, unfold, wide
 from .padding_row import keep_padding_id

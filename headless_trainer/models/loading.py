@@ -18,10 +18,10 @@ from transformers.models.auto import (
 )
 
 from ..arguments import LoadingArguments, ModelArguments
+from ..checkpoints.writing import model_aside
 from ..corpus.tokenization import id_count, train_tokenizer
+from ..files import sources
 from ..objectives import Objective
-from ..runtime import sources
-from ..runtime.checkpoint_aside import model_aside
 from .candidate_head import MARK, candidate_matrix, load_trunk, own_modules, untie
 from .fold import FOLD
 from .lm_head import warn_of_dropped_head

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 from transformers import PreTrainedModel
 
-from ..runtime.manifest import TRAINED_NAME
+from ..files.manifest import TRAINED_NAME
 from .fold import fold_bias, fold_head_bias
 from .lm_head import freeze_scaled_layer
 from .projection import computed_by, find_head

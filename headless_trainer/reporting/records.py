@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy
 import pandas
 
-from ..runtime.checkpoints import load_token_counts, read_settings
-from ..runtime.curves import curves, read_state
+from ..checkpoints.settings import read_settings
+from ..checkpoints.token_counts import load_token_counts
+from .curves import curves, read_state
 
 # Axes of a run, by the names of their columns, with their titles.
 TOKENS, SECONDS = "tokens_seen", "train_seconds"
@@ -19,7 +20,7 @@ AXES = {TOKENS: "tokens", SECONDS: "training time"}
 
 @dataclass
 class Run:
-    """One training: a row for each log (`runtime.curves.curves`), settings by name, and totals at its end.
+    """One training: a row for each log (`reporting.curves.curves`), settings by name, and totals at its end.
 
     Settings are the arguments with plain values, those of the data as ``data: ``, the model's configuration as ``model: ``, and
     a fingerprint of the ``tokenizer``'s vocabulary. ``end`` also has ``process_seconds`` of all processes together.

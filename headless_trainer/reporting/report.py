@@ -10,11 +10,11 @@ import jinja2
 import pandas
 from markupsafe import Markup
 
+from ..files.whole import check_writable, write_whole
 from ..measures import MEASURES, Chart, Measure
 from ..presentation import pictures
 from ..presentation.pictures import Panel, Series, in_short
 from ..presentation.significance import dagger, show_p
-from ..runtime.checkpoints import check_writable, write_whole
 from .records import AXES, SECONDS, TOKENS, group_runs
 from .run_comparison import ACCURACY, COMPARED, Configurations, compare, economy, in_words
 

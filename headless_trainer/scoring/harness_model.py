@@ -8,9 +8,9 @@ from lm_eval.models.huggingface import HFLM
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from ..files import sources
 from ..models.projection import check_head_is_known
 from ..models.trunk import check_vocabulary
-from ..runtime import sources
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas
 
+from ..files.whole import write_whole
 from ..models.identity import ModelIdentity
-from ..runtime.checkpoints import write_whole
 
 logger = logging.getLogger(__name__)
 

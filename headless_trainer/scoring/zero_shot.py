@@ -14,8 +14,8 @@ import lm_eval
 from lm_eval.api.model import CachingLM
 from transformers import PreTrainedConfig
 
+from ..files.whole import check_writable
 from ..models.identity import ModelIdentity, identify
-from ..runtime.checkpoints import check_writable
 from . import harness_model, harness_tasks
 from .score_store import add_scores, folder_name
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 import torch
 from transformers.utils import logging as transformers_logging
 
-from ..runtime.run_folder import quiet_libraries
+from ..console.log_lines import quiet_libraries
 from .step_arguments import TRUNK
 from .timed_training import Turn, TurnRequest, take_turn
 

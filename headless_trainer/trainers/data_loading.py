@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, Subset, get_worker_info
 from transformers.trainer_pt_utils import IterableDatasetShard
 
-from ..runtime.signals import with_following_workers
+from ..signals.workers import with_following_workers
 
 # Entry of a batch: whether its rows count. Rows that do not count keep a process busy while others finish.
 COUNTS = "counts"

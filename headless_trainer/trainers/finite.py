@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from ..checkpoints.finding import last_whole_checkpoint
 from ..objective.losses import LOW_PRECISION
-from ..runtime.checkpoints import last_whole_checkpoint
 
 logger = logging.getLogger(__name__)
 

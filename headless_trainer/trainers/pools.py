@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..arguments import HeadlessTrainingArguments
 from ..objective.negatives import NegativePool, RecentTargets, draw_uniform, generator_of_step
-from ..runtime.processes import HostExchange
+from ..processes.coordination import HostExchange
 
 # The pools of each micro-batch, which share its predictions in equal parts, and the divisor of its
 # summed loss.

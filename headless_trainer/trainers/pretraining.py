@@ -27,9 +27,13 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from ..arguments import HeadlessTrainingArguments, with_settings
 from ..cards.facts import RunFacts
 from ..cards.model_card import write_model_card
+from ..checkpoints.finding import check_output_dir, checkpoint_to_resume
+from ..checkpoints.stop_on_signal import StopOnSignal
+from ..checkpoints.writing import CheckpointAside, model_aside
 from ..corpus.collator import PaddingCollator, WithoutTexts
 from ..corpus.row_order import SimilarLengthSampler, row_lengths
 from ..corpus.streaming import PackedStream
+from ..files.whole import whole_file
 from ..hub.pushes import HubPushes
 from ..models.candidate_head import CandidateHead
 from ..models.checkpoint_weights import check_saved_form, load_weights, weight_files
@@ -47,6 +51,9 @@ from ..objective.negatives import NegativePool
 from ..objectives import objective_of
 from ..optimizers.muon import MuonAnd
 from ..optimizers.sparse_adamw import SparseAdamW, clip_gradients
+from ..processes.coordination import HostExchange, ended_with_launcher, lost_processes_named
+from ..processes.launch import check_devices
+from ..processes.locks import alone_in
 from ..refusals import (
     PRETRAINING,
     PRETRAINING_PARAMETERS,
@@ -55,12 +62,7 @@ from ..refusals import (
     refuse,
     refuse_parameters,
 )
-from ..runtime.checkpoint_aside import CheckpointAside, model_aside
-from ..runtime.checkpoints import StopOnSignal, check_output_dir, checkpoint_to_resume, whole_file
-from ..runtime.launch import check_devices
-from ..runtime.locks import alone_in
-from ..runtime.processes import HostExchange, ended_with_launcher, lost_processes_named
-from ..runtime.signals import with_following_workers
+from ..signals.workers import with_following_workers
 from . import resume, saving
 from .data_loading import HeldOutBatches, Passes, own_loader
 from .evaluation import Evaluation, fixed_pool, generators_set_aside

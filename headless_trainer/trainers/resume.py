@@ -19,16 +19,18 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import CONFIG_NAME
 from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
 
+from ..checkpoints.finding import check_processes
+from ..checkpoints.settings import read_settings
+from ..checkpoints.token_counts import load_token_counts
 from ..corpus.packing import token_arrays
+from ..files.manifest import read_facts
 from ..models.candidate_head import MARK
 from ..models.checkpoint_weights import check_weights
 from ..models.fold import FOLD
 from ..objective.prior import CANDIDATES
 from ..objectives import Objective
+from ..processes.coordination import on_first_process
 from ..refusals import FOLLOW_SCORES
-from ..runtime.checkpoints import check_processes, load_token_counts, read_settings
-from ..runtime.manifest import read_facts
-from ..runtime.processes import on_first_process
 from ..settings import on_resume
 
 logger = logging.getLogger(__name__)

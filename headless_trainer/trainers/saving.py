@@ -14,11 +14,12 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME
 
 from ..arguments import with_settings
+from ..checkpoints.settings import save_settings
+from ..checkpoints.token_counts import save_token_counts
+from ..checkpoints.writing import CheckpointAside, rotate_checkpoints
 from ..models.padding_row import keep_padding_id
 from ..models.trunk import cache_for_generation
 from ..objective.prior import CANDIDATES
-from ..runtime.checkpoint_aside import CheckpointAside, rotate_checkpoints
-from ..runtime.checkpoints import save_settings, save_token_counts
 from . import resume
 
 

@@ -33,10 +33,10 @@ from headless_trainer.cards import facts as card_facts
 from headless_trainer.cards import model_card
 from headless_trainer.cards.facts import usage_facts
 from headless_trainer.cards.file import read_card
+from headless_trainer.checkpoints.token_counts import load_token_counts, save_token_counts
 from headless_trainer.cli import make_lm_head as run_lm_head
 from headless_trainer.cli import pretrain as run_pretrain
 from headless_trainer.models.candidate_head import untie
-from headless_trainer.runtime.checkpoints import load_token_counts, save_token_counts
 from headless_trainer.trainers.pretraining import PretrainingTrainer
 
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz"

@@ -29,8 +29,8 @@ from transformers import (
     T5Model,
 )
 
+from headless_trainer.checkpoints.token_counts import save_token_counts
 from headless_trainer.command_line import COMMANDS, MODULES
-from headless_trainer.runtime.checkpoints import save_token_counts
 
 ROOT = Path(__file__).parents[2]
 ARGPARSE = 2

@@ -2,7 +2,7 @@
 
 A recipe is a block of commands or a preset, so a new one is run without being named here. What it reads stands in an empty
 folder under the names that it gives: the Hub's models and data sets too, for which the libraries look there first. What starts
-several processes (``accelerate launch``, ``sbatch``) is left out before a command: tests/runtime/test_launch.py runs it.
+several processes (``accelerate launch``, ``sbatch``) is left out before a command: tests/processes/test_launch.py runs it.
 """
 
 import gzip
@@ -198,7 +198,7 @@ class World:
         )
         (model.base_model if folder.startswith("runs/") else model).save_pretrained(folder)
         if folder.startswith("runs/"):
-            from headless_trainer.runtime.checkpoints import save_token_counts
+            from headless_trainer.checkpoints.token_counts import save_token_counts
 
             counts = torch.ones(len(tokenizer), dtype=torch.long)
             save_token_counts(Path(folder), counts, {"tokens_seen": 1000.0, "train_seconds": 1.0})

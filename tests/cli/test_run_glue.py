@@ -22,14 +22,14 @@ from transformers import (
 
 pytest.importorskip("sklearn")
 
+from headless_trainer.checkpoints.token_counts import save_token_counts
 from headless_trainer.cli.glue import main
+from headless_trainer.files.sources import fingerprint
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
 from headless_trainer.fine_tuning.grid import model_names
 from headless_trainer.fine_tuning.results import read_run, write_run
 from headless_trainer.fine_tuning.task_scores import score_outputs
 from headless_trainer.fine_tuning.tasks import TASKS
-from headless_trainer.runtime.checkpoints import save_token_counts
-from headless_trainer.runtime.sources import fingerprint
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,10 @@ from builders import SMALL, on_hub, refused, save, tiny_model
 from transformers import BertConfig, BertModel, ElectraConfig, ElectraModel, LlamaConfig, LlamaModel
 
 from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments
+from headless_trainer.checkpoints.token_counts import load_token_counts, save_token_counts
 from headless_trainer.cli import pretrain
 from headless_trainer.cli.make_lm_head import check_arguments, main
 from headless_trainer.objective.prior import log_prior
-from headless_trainer.runtime.checkpoints import load_token_counts, save_token_counts
 
 
 @pytest.fixture

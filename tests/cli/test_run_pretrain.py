@@ -15,11 +15,11 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, 
 
 from headless_trainer import HeadlessTrainer, load_token_counts
 from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
+from headless_trainer.checkpoints.settings import read_settings
 from headless_trainer.cli.pretrain import main
 from headless_trainer.cli.training import make_trainer
 from headless_trainer.command_line import parse_args
 from headless_trainer.objective.prior import log_prior
-from headless_trainer.runtime.checkpoints import read_settings
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("own_cache")

@@ -12,7 +12,7 @@ import pytest
 from headless_trainer.corpus import row_cache
 from headless_trainer.corpus.row_cache import find_or_write, is_whole
 from headless_trainer.corpus.tokenization import train_tokenizer
-from headless_trainer.runtime import processes
+from headless_trainer.processes import coordination as processes
 
 FEATURES = datasets.Features({"number": datasets.Value("int64")})
 

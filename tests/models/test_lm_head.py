@@ -7,13 +7,13 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
+from headless_trainer.checkpoints.token_counts import save_token_counts
 from headless_trainer.models import fold
 from headless_trainer.models.candidate_head import candidate_matrix, untie
 from headless_trainer.models.fold import fold_bias, unfold
 from headless_trainer.models.lm_head import attach_lm_head
 from headless_trainer.models.vocabulary_head import VocabularyHead
 from headless_trainer.objective.prior import candidate_log_prior, log_prior
-from headless_trainer.runtime.checkpoints import save_token_counts
 
 VOCAB, WIDTH = 101, 16
 DECODER = {

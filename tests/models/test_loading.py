@@ -16,6 +16,7 @@ from transformers import (
 )
 
 from headless_trainer.arguments import HeadlessTrainingArguments, ModelArguments
+from headless_trainer.files import sources
 from headless_trainer.models.candidate_head import candidate_matrix
 from headless_trainer.models.lm_head import attach_lm_head
 from headless_trainer.models.loading import (
@@ -28,7 +29,6 @@ from headless_trainer.models.loading import (
 from headless_trainer.models.trunk import check_vocabulary, find_trunk
 from headless_trainer.models.vocabulary_head import VocabularyHead
 from headless_trainer.objectives import OBJECTIVES
-from headless_trainer.runtime import sources
 
 TINY = "hidden_size=16,num_hidden_layers=2,num_attention_heads=2,intermediate_size=24"
 

@@ -19,13 +19,14 @@ pytest.importorskip("scipy")
 from scipy import stats
 
 from headless_trainer import HeadlessTrainingArguments
+from headless_trainer.checkpoints.settings import save_settings
+from headless_trainer.checkpoints.token_counts import save_token_counts
 from headless_trainer.cli.make_report import main
 from headless_trainer.presentation import pictures
 from headless_trainer.presentation.significance import holm
 from headless_trainer.reporting.records import group_runs, read_run
 from headless_trainer.reporting.report import COLOURS, write_report
 from headless_trainer.reporting.run_comparison import first_reaching, rank
-from headless_trainer.runtime.checkpoints import save_settings, save_token_counts
 
 STEPS = (10, 20, 30, 40)
 COUNTS = torch.ones(3, dtype=torch.long)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from headless_trainer.runtime.checkpoints import save_token_counts
+from headless_trainer.checkpoints.token_counts import save_token_counts
 
 pytest.importorskip("scipy")
 

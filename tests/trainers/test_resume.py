@@ -28,7 +28,7 @@ from headless_trainer import (
     VanillaTrainer,
     load_token_counts,
 )
-from headless_trainer.runtime.checkpoints import read_settings
+from headless_trainer.checkpoints.settings import read_settings
 from headless_trainer.trainers.resume import check_architecture, is_finished, load_totals, row_facts
 from headless_trainer.trainers.window import TrainingWindow
 

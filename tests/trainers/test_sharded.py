@@ -25,7 +25,7 @@ from headless_trainer import (
     SampledSoftmaxTrainer,
     VanillaTrainer,
 )
-from headless_trainer.runtime.checkpoints import load_token_counts
+from headless_trainer.checkpoints.token_counts import load_token_counts
 
 CONFIGS = Path(headless_trainer.__file__).parent / "cli" / "launch"
 VOCAB, ROWS = 40, 8

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from headless_trainer import HeadlessTrainer, PackedStream
 from headless_trainer.cli.pretrain import main
-from headless_trainer.runtime.manifest import read_facts, write_manifest
+from headless_trainer.files.manifest import read_facts, write_manifest
 from headless_trainer.trainers.data_loading import Passes
 from headless_trainer.trainers.resume import check_resume
 

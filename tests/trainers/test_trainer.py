@@ -32,8 +32,8 @@ from headless_trainer import (
     SampledSoftmaxTrainer,
     VanillaTrainer,
 )
+from headless_trainer.checkpoints.token_counts import load_token_counts
 from headless_trainer.objective.prior import log_prior
-from headless_trainer.runtime.checkpoints import load_token_counts
 from headless_trainer.trainers.step import CARRIED
 
 ROWS, LENGTH = 24, 12

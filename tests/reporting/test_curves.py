@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from headless_trainer.runtime.curves import curves, read_state
+from headless_trainer.reporting.curves import curves, read_state
 
 HISTORY = [
     {"step": 10, "loss": 5.0, "tokens_seen": 1000, "train_seconds": 2.0}, {"step": 12, "eval_accuracy": 0.1},

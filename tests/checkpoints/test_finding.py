@@ -11,14 +11,14 @@ import torch
 from builders import flip
 from safetensors.torch import save_file
 
-from headless_trainer.runtime import manifest
-from headless_trainer.runtime.checkpoint_aside import CheckpointAside, rotate_checkpoints
-from headless_trainer.runtime.checkpoints import (
+from headless_trainer.checkpoints.finding import (
     check_output_dir,
     checkpoint_to_resume,
     last_whole_checkpoint,
 )
-from headless_trainer.runtime.manifest import MANIFEST_NAME, find_fault, read_facts, write_manifest
+from headless_trainer.checkpoints.writing import CheckpointAside, rotate_checkpoints
+from headless_trainer.files import manifest
+from headless_trainer.files.manifest import MANIFEST_NAME, find_fault, read_facts, write_manifest
 
 FILES = {
     "model.safetensors", "optimizer.pt", "rng_state.pth", "scheduler.pt", "shards/part_0.pth", "token_counts.safetensors",

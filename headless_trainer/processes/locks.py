@@ -13,7 +13,7 @@ from pathlib import Path
 import torch.distributed
 from filelock import FileLock, Timeout
 
-from .processes import on_first_process, several
+from .coordination import on_first_process, several
 
 logger = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from builders import QUIET, encoded_rows, tiny_classifier, tiny_trainer
 from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_utils import SaveStrategy
 
+from headless_trainer.checkpoints.finding import checkpoints_in
 from headless_trainer.cli.training import finish
+from headless_trainer.files.manifest import find_fault
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
 from headless_trainer.fine_tuning.classification_rows import ClassificationCollator
-from headless_trainer.runtime.checkpoints import checkpoints_in
-from headless_trainer.runtime.manifest import find_fault
-from headless_trainer.runtime.signals import Stopped, deferred, raised, say
+from headless_trainer.signals.handlers import Stopped, deferred, raised, say
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 RUN = """
 import os, signal, sys, time
 from pathlib import Path
-from headless_trainer.runtime.signals import ended_by_signals
+from headless_trainer.signals.handlers import ended_by_signals
 
 kind, phase, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 if kind == "macOS":  # which does not have it
@@ -306,7 +306,7 @@ def test_training_ends_with_a_checkpoint_and_one_line(tmp_path, text_file, numbe
 
 @pytest.mark.slow
 def test_workers_that_are_left_do_not_hold_up_the_end_of_a_process(tmp_path):
-    code = "import torch\nfrom headless_trainer.runtime.signals import with_following_workers\n"
+    code = "import torch\nfrom headless_trainer.signals.workers import with_following_workers\n"
     code += "batches = iter(with_following_workers(torch.utils.data.DataLoader(list(range(999)), num_workers=2)))\n"
     code += "next(batches)\nraise RuntimeError('an error, whose traceback keeps the workers')"
     job = Job(tmp_path, "-c", code)
@@ -319,7 +319,7 @@ def test_workers_outlive_signals_from_their_first_moment(tmp_path):
     code = """
 import signal, sys, torch
 from pathlib import Path
-from headless_trainer.runtime.signals import with_following_workers
+from headless_trainer.signals.workers import with_following_workers
 
 signal.signal(signal.SIGTERM, lambda number, frame: None)
 Path(sys.argv[1], "ready").touch()

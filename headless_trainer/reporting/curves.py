@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy
 import pandas
 
-from .checkpoints import checkpoints_in
-from .manifest import TRAINER_STATE_NAME
+from ..checkpoints.finding import checkpoints_in
+from ..files.manifest import TRAINER_STATE_NAME
 
 
 def read_state(folder: str | Path) -> tuple[dict, Path]:

@@ -131,7 +131,7 @@ def leave_together(code: int = 0) -> None:
     """
     import torch  # not at the top: the arguments import this module, and --help needs no torch
 
-    from .processes import lost_processes_named
+    from .coordination import lost_processes_named
 
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return sys.exit(code) if code else None

@@ -18,14 +18,14 @@ from builders import make_trainer, tiny_model
 from filelock import FileLock
 
 from headless_trainer import HeadlessTrainer
-from headless_trainer.runtime import locks
-from headless_trainer.runtime.checkpoints import check_writable
-from headless_trainer.runtime.locks import LOCK_NAME, alone_in
+from headless_trainer.files.whole import check_writable
+from headless_trainer.processes import locks
+from headless_trainer.processes.locks import LOCK_NAME, alone_in
 
 ROOT = Path(__file__).parents[2]
 HOLD = """
 import os, sys, time
-from headless_trainer.runtime.locks import alone_in
+from headless_trainer.processes.locks import alone_in
 with alone_in(sys.argv[1], *sys.argv[3:]):
     child = os.fork() if sys.argv[2] == "fork" else 1
     if child:

@@ -15,8 +15,9 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback, TrainerState
 
 from headless_trainer import HeadlessTrainer
-from headless_trainer.runtime.checkpoints import check_processes, write_whole
-from headless_trainer.runtime.manifest import find_fault, read_facts
+from headless_trainer.checkpoints.finding import check_processes
+from headless_trainer.files.manifest import find_fault, read_facts
+from headless_trainer.files.whole import write_whole
 
 ROWS = [{"input_ids": torch.arange(start, start + 8) % 50} for start in range(24)]
 
@@ -195,7 +196,7 @@ class TestFullDisk:
             def on_step_begin(self, args, state, control, **kwargs):
                 if state.global_step == 3:
                     monkeypatch.setattr(writer, full)
-                    monkeypatch.setattr("headless_trainer.runtime.checkpoints.save_file", full)
+                    monkeypatch.setattr("headless_trainer.checkpoints.token_counts.save_file", full)
 
         run.add_callback(Fill())
         with pytest.raises(
@@ -220,7 +221,7 @@ class TestFullDisk:
 
         for writer in (
             "transformers.modeling_utils.safe_save_file",
-            "headless_trainer.runtime.checkpoints.save_file",
+            "headless_trainer.checkpoints.token_counts.save_file",
         ):
             with monkeypatch.context() as patch:
                 patch.setattr(writer, half)

@@ -8,7 +8,7 @@ from contextlib import contextmanager, redirect_stderr
 import pytest
 from builders import tiny_trainer
 
-from headless_trainer.runtime import run_folder
+from headless_trainer.console import log_lines
 
 
 class Terminal(io.StringIO):
@@ -36,8 +36,8 @@ def train(folder, stream, disable_tqdm: bool = False):
     run = tiny_trainer(folder, task="clm")
     run.args.disable_tqdm = disable_tqdm
     with logging_as_in_scripts(), redirect_stderr(stream):
-        run_folder.start_logging(run.args)
-        run_folder.use_console(run)
+        log_lines.start_logging(run.args)
+        log_lines.use_console(run)
         run.train()
         run.evaluate()
 

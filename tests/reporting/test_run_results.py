@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headless_trainer.runtime.run_folder import draw_loss, quiet_libraries
+from headless_trainer.console.log_lines import quiet_libraries
+from headless_trainer.reporting.run_results import draw_loss
 
 HISTORY = [
     {"step": 10, "loss": 5.0, "loss_floor": 1.0, "random_guess_loss": 6.0, "tokens_seen": 1000},
@@ -31,7 +32,7 @@ def test_a_curve_is_drawn_of_what_there_is(tmp_path, history, width):
 def test_pictures_leave_those_of_a_notebook_alone(tmp_path):
     """In a process of its own: which way pyplot draws is chosen once."""
     code = "import matplotlib; matplotlib.use('svg')\nfrom pathlib import Path\n"
-    code += "from headless_trainer.runtime.run_folder import draw_loss\n"
+    code += "from headless_trainer.reporting.run_results import draw_loss\n"
     code += "draw_loss([{'step': 1, 'loss': 1.0, 'tokens_seen': 5}], Path('loss.png'))\n"
     code += "from matplotlib import pyplot\nprint(matplotlib.get_backend(), pyplot.get_fignums())"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}

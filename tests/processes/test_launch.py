@@ -23,7 +23,7 @@ from transformers import AutoModel, TrainingArguments
 
 import headless_trainer
 from headless_trainer import HeadlessTrainingArguments
-from headless_trainer.runtime.launch import check_launch
+from headless_trainer.processes.launch import check_launch
 from headless_trainer.trainers.saving import prepare_fsdp
 
 ROOT = Path(__file__).parents[2]

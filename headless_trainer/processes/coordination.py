@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import TrainingArguments
 
-from . import signals
+from ..signals import handlers
 
 Result = TypeVar("Result")
 
@@ -159,7 +159,7 @@ def ended_with_launcher() -> Iterator[None]:
     def watch() -> None:
         while not done.wait(1):
             if os.getppid() != launcher:
-                signals.say(
+                handlers.say(
                     f"The launcher of process {torch.distributed.get_rank()} has ended, and so does this run."
                 )
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -190,7 +190,7 @@ def lost_processes_named() -> Iterator[None]:
         if not (several() and is_lost_connection(error)):
             raise
         # The launcher also notices the lost process, and ends the others before they can log this.
-        with signals.handled({signal.SIGTERM: signal.SIG_IGN}):
+        with handlers.handled({signal.SIGTERM: signal.SIG_IGN}):
             time.sleep(2)
         said = str(error).partition(". This is")[0].strip()  # gloo adds advice
         raise ConnectionError(

@@ -20,10 +20,11 @@ from processes import forks, free_port
 from safetensors.torch import load_file
 from tqdm import tqdm
 
-from headless_trainer.runtime import processes, signals
-from headless_trainer.runtime.checkpoint_aside import CheckpointAside
-from headless_trainer.runtime.checkpoints import checkpoint_to_resume, checkpoints_in
-from headless_trainer.runtime.manifest import find_fault, read_facts
+from headless_trainer.checkpoints.finding import checkpoint_to_resume, checkpoints_in
+from headless_trainer.checkpoints.writing import CheckpointAside
+from headless_trainer.files.manifest import find_fault, read_facts
+from headless_trainer.processes import coordination as processes
+from headless_trainer.signals import handlers
 
 ROOT = Path(__file__).parents[2]
 GLOO = RuntimeError(
@@ -73,7 +74,7 @@ class TestLostProcesses:
             rf"Process 2 .*lost the connection to another .* error: {said}\. To resume, .* auto"
         )
         with (
-            signals.raised(),
+            handlers.raised(),
             pytest.raises(ConnectionError, match=message) as found,
             processes.lost_processes_named(),
         ):

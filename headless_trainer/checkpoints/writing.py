@@ -8,14 +8,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from .checkpoints import (
-    INCOMPLETE_NAME,
-    checkpoints_in,
-    delete_folder,
-    last_whole_checkpoint,
-)
-from .manifest import missing_part, names_in, sync_folder, write_manifest
-from .processes import is_lost_connection
+from ..files.manifest import missing_part, names_in, sync_folder, write_manifest
+from ..files.whole import INCOMPLETE_NAME, delete_folder
+from ..processes.coordination import is_lost_connection
+from .finding import checkpoints_in, last_whole_checkpoint
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""Checkpoints: written whole, found again, and left when a run is stopped."""

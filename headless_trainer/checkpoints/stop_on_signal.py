@@ -1,0 +1,104 @@
+"""Stop a training run cleanly at signals, with a checkpoint."""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from transformers import TrainerCallback
+from transformers.trainer_utils import SaveStrategy
+
+from ..processes.coordination import HostExchange
+from ..signals.handlers import NAMES, handled, say
+
+logger = logging.getLogger(__name__)
+
+
+class StopOnSignal(TrainerCallback):
+    """Ends the run at SIGTERM or Ctrl-C after the current step, with a checkpoint, as a cluster's scheduler expects.
+
+    A second Ctrl-C ends the process at once. Before the first step there is nothing to save, and signals act as usual.
+    ``number`` is the signal that ended the run, or 0.
+    """
+
+    def __init__(self, host: HostExchange):
+        self._host, self._handlers = host, ExitStack()
+        self.number = 0
+        self._heard = 0  # by this process
+        self._interrupt: Any = None  # the previous handler of Ctrl-C
+
+    @property
+    def stopped(self) -> bool:
+        return self.number > 0
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of the process: Ctrl-C counts as a failure, for `&&` in shells."""
+        return 128 + self.number if self.number == signal.SIGINT else 0
+
+    @contextmanager
+    def given_back(self) -> Iterator[None]:
+        """Handle signals during a training run, and restore their handlers afterwards."""
+        self.number, self._heard, self._interrupt = 0, 0, None
+        if threading.current_thread() is not threading.main_thread():
+            logger.warning(
+                "Training runs in a thread, which cannot catch SIGTERM and Ctrl-C: no checkpoint then."
+            )
+        with self._handlers:
+            yield
+        if self._heard and not self.number:  # after the last step
+            signal.raise_signal(self._heard)
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if self._interrupt is None:
+            self._interrupt = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
+            self._handlers.enter_context(handled(dict.fromkeys(NAMES, self._request)))
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self._handlers.close()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if self.agreed():
+            control.should_save = control.should_training_stop = True
+            if args.save_strategy == SaveStrategy.BEST:  # it saves only after the best evaluation
+                control.should_evaluate = False
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        if (
+            self.stopped and state.epoch % 1
+        ):  # in the middle of it, where the parent would also evaluate and save again
+            control.should_evaluate = control.should_save = False
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        if self.agreed():  # there may be no further step
+            control.should_save = control.should_training_stop = True
+
+    def on_save(self, args, state, control, **kwargs):
+        control.should_training_stop |= (
+            self.agreed()
+        )  # the signal may have come while the checkpoint was written
+
+    def beside_checkpoints(self, folder: str, control) -> str:
+        """Return where `Trainer`, at its end, looks for checkpoints to delete: not the folder with the signal's own."""
+        return (
+            os.path.join(folder, "stopped") if self.stopped and not control.should_save else folder
+        )
+
+    def agreed(self) -> bool:
+        """Return whether any process has received a signal: it reaches them at different steps, and all stop together."""
+        self.number = self._host.largest(self._heard)
+        return self.stopped
+
+    def _request(self, number, frame):
+        self._heard = number
+        if number == signal.SIGINT:
+            # If Python handled Ctrl-C before, as in a notebook, a second one does not end the process either.
+            again = self._interrupt is signal.default_int_handler
+            signal.signal(number, signal.default_int_handler if again else signal.SIG_DFL)
+            if os.environ.get("RANK", "0") == "0":
+                say(
+                    "Ctrl-C: the run ends after this step, with a checkpoint. A second Ctrl-C ends it at once."
+                )

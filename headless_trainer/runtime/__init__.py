@@ -1,1 +1,0 @@
-"""Everything around training: checkpoints, processes, console, files."""
