@@ -1,7 +1,8 @@
-"""The table of figures shown outside the logs: where, under which label, and whether higher or lower is better.
+"""The table of figures shown outside the logs: where, under which label, and whether higher or
+lower is better.
 
-To log a new figure, call ``trainer.window.add(name, value, divisor)``. If only some objectives log it,
-add its name to theirs in objectives.py. Add a row here to show it in the console, pictures,
+To log a new figure, call ``trainer.window.add(name, value, divisor)``. If only some objectives log
+it, add its name to theirs in objectives.py. Add a row here to show it in the console, pictures,
 cards and report, and a row in docs/logs.md to explain it.
 """
 
@@ -16,7 +17,9 @@ CONSOLE, PICTURE, RESULTS = "console", "loss.png", "results of the card"
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of the report, against tokens; held-out figures also get one against time, and columns in its tables."""
+    """A chart of the report, against tokens; held-out figures also get one against time, and
+    columns in its tables.
+    """
 
     slug: str  # heading of its columns
     title: str
@@ -94,31 +97,62 @@ PERPLEXITY_CHART = (
 LOSS = {"form": "{:.3f}".format, "unit": "nats"}
 
 # In the order in which they are shown everywhere.
-# fmt: off
 TRAINING = (
     Measure("loss", "loss", shown=(CONSOLE, PICTURE), chart=LOSS_CHART, **LOSS),
     Measure("loss_floor", "floor", shown=(CONSOLE, PICTURE), line="--", chart=LOSS_CHART, **LOSS),
     Measure("random_guess_loss", "random guess", shown=(PICTURE,), unit="nats", line=":"),
-    Measure("tokens_per_second", "tok/s", shown=(CONSOLE,), form="{:,.0f}".format, chart=SPEED_CHART),
+    Measure(
+        "tokens_per_second", "tok/s", shown=(CONSOLE,), form="{:,.0f}".format, chart=SPEED_CHART
+    ),
     Measure("grad_norm", "grad", shown=(CONSOLE,), form="{:.3g}".format),
     Measure("peak_memory_mib", chart=MEMORY_CHART),
 )
 EVALUATION = (
-    Measure("eval_accuracy", "accuracy", _full_vocabulary, "higher", (CONSOLE, PICTURE, RESULTS), "held-out accuracy",
-            "{:.2%}".format, line="o-", chart=ACCURACY_CHART),
-    Measure("eval_cross_entropy", "cross-entropy", _full_vocabulary, "lower", (RESULTS,), unit="nats", line="o-",
-            chart=PERPLEXITY_CHART),
-    Measure("eval_perplexity", "perplexity", _perplexity, "lower", (CONSOLE, RESULTS), form="{:,.1f}".format),
+    Measure(
+        "eval_accuracy",
+        "accuracy",
+        _full_vocabulary,
+        "higher",
+        (CONSOLE, PICTURE, RESULTS),
+        "held-out accuracy",
+        "{:.2%}".format,
+        line="o-",
+        chart=ACCURACY_CHART,
+    ),
+    Measure(
+        "eval_cross_entropy",
+        "cross-entropy",
+        _full_vocabulary,
+        "lower",
+        (RESULTS,),
+        unit="nats",
+        line="o-",
+        chart=PERPLEXITY_CHART,
+    ),
+    Measure(
+        "eval_perplexity",
+        "perplexity",
+        _perplexity,
+        "lower",
+        (CONSOLE, RESULTS),
+        form="{:,.1f}".format,
+    ),
     Measure("eval_loss", "pool loss", _evaluates_pool, "lower", (CONSOLE,), **LOSS),
-    Measure("eval_loss", "loss", lambda args: not _evaluates_pool(args), "lower", (CONSOLE,), **LOSS),
+    Measure(
+        "eval_loss", "loss", lambda args: not _evaluates_pool(args), "lower", (CONSOLE,), **LOSS
+    ),
     Measure("eval_cross_entropy_without_bias", when=_full_vocabulary, better="lower"),
     Measure("eval_accuracy_without_bias", when=_full_vocabulary, better="higher"),
     Measure("eval_perplexity_without_bias", when=_perplexity, better="lower"),
     Measure("eval_pool_accuracy", better="higher"),
-    Measure("eval_unseen_token_mass", "mass on unseen tokens", better="lower", shown=(CONSOLE,),
-            form="{:.2%}".format),
+    Measure(
+        "eval_unseen_token_mass",
+        "mass on unseen tokens",
+        better="lower",
+        shown=(CONSOLE,),
+        form="{:.2%}".format,
+    ),
 )
-# fmt: on
 MEASURES = TRAINING + EVALUATION
 
 
@@ -128,7 +162,9 @@ def shown_in(place: str) -> list[Measure]:
 
 
 def higher_is_better(name: str) -> bool | None:
-    """Return whether higher is better for a held-out figure, whose name may contain a dataset's; None for unknown figures."""
+    """Return whether higher is better for a held-out figure, whose name may contain a dataset's;
+    None for unknown figures.
+    """
     return next(
         (
             each.better == "higher"

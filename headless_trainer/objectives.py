@@ -1,8 +1,9 @@
-"""The table of objectives: what each trains, which settings it reads, what it logs and what its card says.
+"""The table of objectives: what each trains, which settings it reads, what it logs and what its
+card says.
 
-To add an objective, write its trainer and add a row here. Its name becomes a value of ``--objective``;
-loading, refusals, logs, cards and resuming read this table. A variant of an objective is no row: it is a
-subclass of its trainer, named by ``--trainer`` (examples/own_loss.py).
+To add an objective, write its trainer and add a row here. Its name becomes a value of
+``--objective``; loading, refusals, logs, cards and resuming read this table. A variant of an
+objective is no row: it is a subclass of its trainer, named by ``--trainer`` (examples/own_loss.py).
 """
 
 import pkgutil
@@ -26,7 +27,9 @@ class Objective:
 
     @property
     def evaluates_pool(self) -> bool:
-        """Whether evaluation has a fixed pool of candidates, so that ``eval_loss`` is a loss over it."""
+        """Whether evaluation has a fixed pool of candidates, so that ``eval_loss`` is a loss over
+        it.
+        """
         return "eval_pool_accuracy" in self.logs
 
     def trainer_class(self) -> type[Any]:

@@ -1,7 +1,8 @@
-"""The table of settings that determine a run's weights: what a resume does with another value, and where it is shown.
+"""The table of settings that determine a run's weights: what a resume does with another value, and
+where it is shown.
 
-A field of `HeadlessTrainingArguments` needs a row here; a test fails for one that has none. Which objectives
-read a setting stands in objectives.py.
+A field of `HeadlessTrainingArguments` needs a row here; a test fails for one that has none. Which
+objectives read a setting stands in objectives.py.
 """
 
 from dataclasses import dataclass
@@ -15,15 +16,15 @@ class Setting:
     """A row of the table.
 
     Attributes:
-        name: of the setting; ``trainer``, ``held_out_texts`` and ``freeze_trunk`` are facts of a run.
-        on_resume: what a resume does with another value than the checkpoint's.
-            ``refused``: it would make another run.
-            ``refused with the position``: it would change the order of the rows or the masks, so the
-            checkpoint's position in the data would not apply; ``ignore_data_skip`` restarts the data.
-            ``kept``: the optimizer's state restores the checkpoint's, with a warning.
-            ``free``: the run goes on with the new value.
-        on_card: whether the model card shows it: ``always``, ``if changed`` from the default, or ``no``.
-            No token, path or account of a user is ever shown.
+        name: of the setting; ``trainer``, ``held_out_texts`` and ``freeze_trunk`` are facts of a
+            run.
+        on_resume: what a resume does with another value than the checkpoint's. ``refused``: it
+            would make another run. ``refused with the position``: it would change the order of the
+            rows or the masks, so the checkpoint's position in the data would not apply;
+            ``ignore_data_skip`` restarts the data. ``kept``: the optimizer's state restores the
+            checkpoint's, with a warning. ``free``: the run goes on with the new value.
+        on_card: whether the model card shows it: ``always``, ``if changed`` from the default, or
+            ``no``. No token, path or account of a user is ever shown.
     """
 
     name: str

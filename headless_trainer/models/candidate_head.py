@@ -1,8 +1,10 @@
-"""The score of a candidate in headless pretraining, and everything that depends on how it is computed.
+"""The score of a candidate in headless pretraining, and everything that depends on how it is
+computed.
 
-A trunk's output ``o`` gives token ``x`` the score ``o . vector(x) + bias(x)``. The vectors come from the input embedding or
-from a separate candidate matrix; there is no bias. The loss, both evaluations, the updates of single rows, the free head,
-saving and loading call `CandidateHead`, which implements the protocol of head.py: a new score is a subclass.
+A trunk's output ``o`` gives token ``x`` the score ``o . vector(x) + bias(x)``. The vectors come
+from the input embedding or from a separate candidate matrix; there is no bias. The loss, both
+evaluations, the updates of single rows, the free head, saving and loading call `CandidateHead`,
+which implements the protocol of head.py: a new score is a subclass.
 
 Letters used in shapes: K predicted positions, U candidates, D width, V vocabulary size.
 """
@@ -23,8 +25,8 @@ from ..processes.launch import shards
 from .checkpoint_weights import take_out
 from .trunk import infer_task, probe, probe_ids
 
-# Submodules of a trunk with this prefix belong to the head. A final model stores them in a separate file, since other clients
-# that load the trunk do not know them.
+# Submodules of a trunk with this prefix belong to the head. A final model stores them in a separate
+# file, since other clients that load the trunk do not know them.
 PREFIX = "candidate_"
 NAME = "candidate_embeddings"  # the candidate matrix
 FILE_NAME = f"{NAME}.safetensors"
@@ -46,8 +48,9 @@ class CandidateHead:
         size: V.
         softcap: None, since scores are unbounded.
 
-    Raises ValueError for a trunk whose output and embedding differ in width without a projection between them, and for one
-    that was trained with a candidate matrix but loaded without it: its embedding would score instead.
+    Raises ValueError for a trunk whose output and embedding differ in width without a projection
+    between them, and for one that was trained with a candidate matrix but loaded without it: its
+    embedding would score instead.
     """
 
     softcap = None
@@ -59,19 +62,22 @@ class CandidateHead:
         self.own = own_modules(trunk)
         if not self.own and getattr(trunk.config, MARK, False):
             raise ValueError(
-                f"model {name} was trained with a separate candidate matrix, which AutoModel does not load: pass its folder "
-                "instead of the model, or load it with headless_trainer.models.candidate_head.load_trunk."
+                f"model {name} was trained with a separate candidate matrix, which AutoModel does "
+                "not load: pass its folder instead of the model, or load it with "
+                "headless_trainer.models.candidate_head.load_trunk."
             )
         if type(self) is CandidateHead and (unread := self.own.keys() - {NAME}):
             raise ValueError(
-                f"model {name} has {min(unread)}, which CandidateHead does not read: pass its head_class."
+                f"model {name} has {min(unread)}, which CandidateHead does not read: pass its "
+                "head_class."
             )
         self._widen = next(
             (each for path, each in trunk.named_modules() if path in INPUT_PROJECTIONS), None
         )
         if is_deepspeed_zero3_enabled():  # weights are not whole before the first forward
             return
-        # Compare tensors, not configurations: OPT projects its output down, Gemma scales its embedding, and so on.
+        # Compare tensors, not configurations: OPT projects its output down, Gemma scales its
+        # embedding, and so on.
         ids = probe_ids(trunk)
         output_width, width = (
             probe(trunk, ids).last_hidden_state.shape[-1],
@@ -79,12 +85,14 @@ class CandidateHead:
         )
         if output_width != width:
             raise ValueError(
-                f"model {name} has outputs of width {output_width} and embeddings of width {width}: contrastive weight tying "
-                "needs equal widths. Use another architecture."
+                f"model {name} has outputs of width {output_width} and embeddings of width "
+                f"{width}: contrastive weight tying needs equal widths. Use another architecture."
             )
 
     def vectors(self, ids: Tensor) -> Tensor:
-        """Return ``(U, D)`` vectors for the ``(U,)`` ids, through the module: outside its forward a weight may be a shard."""
+        """Return ``(U, D)`` vectors for the ``(U,)`` ids, through the module: outside its forward a
+        weight may be a shard.
+        """
         found = (self.matrix or self.embedding)(ids)
         return found if self._widen is None else self._widen(found)
 
@@ -93,21 +101,28 @@ class CandidateHead:
         return None
 
     def hidden(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor) -> Tensor:
-        """Return ``(K, D)`` outputs of the trunk at ``(K,)`` predicted positions, counted over all rows of the batch."""
+        """Return ``(K, D)`` outputs of the trunk at ``(K,)`` predicted positions, counted over all
+        rows of the batch.
+        """
         return model(**inputs).last_hidden_state.flatten(0, 1)[predicted]
 
     @property
     def row_weights(self) -> list[nn.Parameter]:
-        """Return the weights of which a step reads single rows: the input embedding, then the candidate matrix if any."""
+        """Return the weights of which a step reads single rows: the input embedding, then the
+        candidate matrix if any.
+        """
         return [each.weight for each in (self.embedding, self.matrix) if each is not None]
 
     @classmethod
     def check(cls, trunk: PreTrainedModel, args) -> None:
-        """Raise ValueError, before any long work, for a trunk or settings that this head cannot have."""
+        """Raise ValueError, before any long work, for a trunk or settings that this head cannot
+        have.
+        """
         cls(trunk).check_launch(args)
 
     def check_launch(self, args) -> None:
-        """Refuse launches that cannot train a candidate matrix, and turn ``args.ddp_find_unused_parameters`` off for it.
+        """Refuse launches that cannot train a candidate matrix, and turn
+        ``args.ddp_find_unused_parameters`` off for it.
 
         The loss reads that matrix after the forward, so DDP would consider it unused.
         """
@@ -115,21 +130,22 @@ class CandidateHead:
             return
         if args.ddp_find_unused_parameters:
             raise ValueError(
-                "ddp_find_unused_parameters is True but the model has a separate candidate matrix (tie_word_embeddings "
-                "False), which would count as unused: leave ddp_find_unused_parameters out."
+                "ddp_find_unused_parameters is True but the model has a separate candidate matrix "
+                "(tie_word_embeddings False), which would count as unused: leave "
+                "ddp_find_unused_parameters out."
             )
         args.ddp_find_unused_parameters = False
         if shards(args):
             raise ValueError(
-                "tie_word_embeddings is False, which adds a candidate matrix, but the run was started with DeepSpeed or FSDP, "
-                "which would shard it: drop one of the two."
+                "tie_word_embeddings is False, which adds a candidate matrix, but the run was "
+                "started with DeepSpeed or FSDP, which would shard it: drop one of the two."
             )
 
     def finish_weights(self, folder: Path, leaves_run: bool) -> None:
         """Move the matrix of a final model out of the weights in its folder, into a separate file.
 
-        A decoder's configuration is set to an untied head, so that a client that loads the folder as a language model reports
-        a new head instead of using the embeddings as one.
+        A decoder's configuration is set to an untied head, so that a client that loads the folder
+        as a language model reports a new head instead of using the embeddings as one.
         """
         config = PreTrainedConfig.get_config_dict(folder)[0]
         if infer_task(self.trunk) == "clm":
@@ -166,7 +182,9 @@ def give(trunk: PreTrainedModel, name: str, values: Tensor) -> nn.Embedding:
 
 @torch.no_grad()
 def untie(trunk: PreTrainedModel, values: Tensor | None = None) -> PreTrainedModel:
-    """Add to a trunk, in place, a candidate matrix that starts at ``(V, D)`` values, random ones by default."""
+    """Add to a trunk, in place, a candidate matrix that starts at ``(V, D)`` values, random ones by
+    default.
+    """
     weight = trunk.get_input_embeddings().weight
     if values is None:
         values = nn.Embedding(*weight.shape, device=weight.device, dtype=weight.dtype).weight
@@ -176,7 +194,9 @@ def untie(trunk: PreTrainedModel, values: Tensor | None = None) -> PreTrainedMod
 
 
 def load_trunk(source: str | Path, **kwargs) -> PreTrainedModel:
-    """Call ``AutoModel.from_pretrained``, and load the candidate matrix if the configuration records one."""
+    """Call ``AutoModel.from_pretrained``, and load the candidate matrix if the configuration
+    records one.
+    """
     trunk = AutoModel.from_pretrained(source, **kwargs)
     if not getattr(trunk.config, MARK, False):
         return trunk
@@ -187,14 +207,16 @@ def load_trunk(source: str | Path, **kwargs) -> PreTrainedModel:
                     give(trunk, name.removesuffix(".weight"), weights.get_tensor(name))
     if not own_modules(trunk):
         raise ValueError(
-            f"model_name_or_path {str(source)!r} was trained with a separate candidate matrix, which neither {FILE_NAME} nor "
-            f"{SAFE_WEIGHTS_NAME} holds: copy the whole folder."
+            f"model_name_or_path {str(source)!r} was trained with a separate candidate matrix, "
+            f"which neither {FILE_NAME} nor {SAFE_WEIGHTS_NAME} holds: copy the whole folder."
         )
     return trunk
 
 
 def _files_with_own_modules(source: str | Path, **kwargs) -> list[str]:
-    """Return the files that hold the candidate matrix: one of its own beside a final model, those of a checkpoint's weights."""
+    """Return the files that hold the candidate matrix: one of its own beside a final model, those
+    of a checkpoint's weights.
+    """
     for name in (FILE_NAME, SAFE_WEIGHTS_NAME):
         path = find_file(source, name, **kwargs)
         if path is not None:

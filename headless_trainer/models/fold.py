@@ -1,4 +1,5 @@
-"""Fold a bias into the LayerNorm before a head that has none, and undo the fold to continue training.
+"""Fold a bias into the LayerNorm before a head that has none, and undo the fold to continue
+training.
 
 Letters used in shapes: D width, V vocabulary size.
 """
@@ -15,16 +16,18 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from .projection import find_projection
 from .trunk import probe, probe_ids
 
-FOLD = "headless_fold"  # entry of a configuration that stores the last LayerNorm as it was before the fold
+# Entry of a configuration that stores the last LayerNorm as it was before the fold.
+FOLD = "headless_fold"
 
 
 @torch.no_grad()
 def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
     """Add a bias to a head that has none, through the LayerNorm before it.
 
-    The LayerNorm computes ``gain * x + shift`` from the normalised x, which sums to zero. Gain and shift move into the head,
-    whose inputs become ``x + 1``; they sum to D for every input, so each carries the D-th part of the bias. The model's
-    configuration stores the old LayerNorm, for `unfold`.
+    The LayerNorm computes ``gain * x + shift`` from the normalised x, which sums to zero. Gain and
+    shift move into the head, whose inputs become ``x + 1``; they sum to D for every input, so each
+    carries the D-th part of the bias. The model's configuration stores the old LayerNorm, for
+    `unfold`.
 
     Args:
         model: causal language model, whose last LayerNorm is changed in place.
@@ -32,18 +35,20 @@ def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
         bias: ``(V,)``, added to its logits.
 
     Returns:
-        ``(V, D)`` float64, on the CPU: a head that gives the old logits plus the bias on the new outputs.
+        ``(V, D)`` float64, on the CPU: a head that gives the old logits plus the bias on the new
+        outputs.
 
     Raises:
-        ValueError: if the trunk does not end in a LayerNorm with a gain and a bias, or the head does not read it.
+        ValueError: if the trunk does not end in a LayerNorm with a gain and a bias, or the head
+            does not read it.
     """
     find_projection(model, of_trunk=True)  # refuses a head that does not read the trunk's output
     norm = last_layer_norm(model)
     if norm is None or norm.bias is None:
         raise ValueError(
-            f"model {type(model).__name__} does not end in a LayerNorm with a bias and its head has no bias, so an ordinary "
-            "checkpoint cannot store log q. Use init 'embeddings' and fine-tune the head: `headless-trainer lm-head --init "
-            "embeddings --do_train`."
+            f"model {type(model).__name__} does not end in a LayerNorm with a bias and its head "
+            "has no bias, so an ordinary checkpoint cannot store log q. Use init 'embeddings' and "
+            "fine-tune the head: `headless-trainer lm-head --init embeddings --do_train`."
         )
     gain, shift, weight, bias = (wide(values) for values in (norm.weight, norm.bias, weight, bias))
     name = next(name for name, module in model.base_model.named_modules() if module is norm)
@@ -58,7 +63,8 @@ def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
 
 @torch.no_grad()
 def unfold(trunk: PreTrainedModel) -> PreTrainedModel:
-    """Restore, in place, the LayerNorm that the trunk of a folded decoder was pretrained with, to continue training.
+    """Restore, in place, the LayerNorm that the trunk of a folded decoder was pretrained with, to
+    continue training.
 
     Its outputs then match the embedding again. Other trunks are not changed.
     """
@@ -67,12 +73,14 @@ def unfold(trunk: PreTrainedModel) -> PreTrainedModel:
         return trunk
     if is_deepspeed_zero3_enabled():
         raise ValueError(
-            f"model {type(trunk).__name__} has log q folded into its last LayerNorm, which cannot be undone under DeepSpeed's "
-            "stage 3: start from its headless checkpoint, or use another stage."
+            f"model {type(trunk).__name__} has log q folded into its last LayerNorm, which cannot "
+            "be undone under DeepSpeed's stage 3: start from its headless checkpoint, or use "
+            "another stage."
         )
     norm = trunk.get_submodule(record["layer_norm"])
     gain, shift = _from_text(record["gain"]), _from_text(record["shift"])
-    # The fold left ones, which training may have changed: the outputs in old units are ``g * (gain * x + shift - 1) + s``.
+    # The fold left ones, which training may have changed: the outputs in old units are ``g * (gain
+    # * x + shift - 1) + s``.
     for parameter, values in (
         (norm.weight, gain * wide(norm.weight)),
         (norm.bias, gain * (wide(norm.bias) - 1) + shift),
@@ -93,7 +101,8 @@ def _from_text(text: str) -> Tensor:
 
 @torch.no_grad()
 def fold_head_bias(model: PreTrainedModel) -> PreTrainedModel:
-    """Copy a causal language model, with a head bias that its class does not know folded into its weights.
+    """Copy a causal language model, with a head bias that its class does not know folded into its
+    weights.
 
     The copy has the same class and logits, and an untied head.
     """
@@ -108,7 +117,9 @@ def fold_head_bias(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def last_layer_norm(model: PreTrainedModel) -> nn.LayerNorm | None:
-    """Find the LayerNorm whose output is the trunk's, by running it: names differ between architectures."""
+    """Find the LayerNorm whose output is the trunk's, by running it: names differ between
+    architectures.
+    """
     outputs: list[tuple[nn.LayerNorm, Tensor]] = []
     hooks = [
         module.register_forward_hook(lambda module, _, output: outputs.append((module, output)))

@@ -14,9 +14,10 @@ class Head(Protocol):
     """Scores token x for the output o: ``cap(scale(x) * o . w(x) + b(x))``.
 
     `CandidateHead` scores with the input embedding or a candidate matrix, `VocabularyHead` with the
-    vocabulary projection of a language model. The losses, both evaluations, sparse rows and the free
-    head know no more of a head than this, so another score is a subclass of one of the two, given to a
-    trainer as its ``head_class``. A factor for each token is part of what `vectors` returns.
+    vocabulary projection of a language model. The losses, both evaluations, sparse rows and the
+    free head know no more of a head than this, so another score is a subclass of one of the two,
+    given to a trainer as its ``head_class``. A factor for each token is part of what `vectors`
+    returns.
 
     Attributes:
         size: V.
@@ -32,7 +33,9 @@ class Head(Protocol):
 
     @classmethod
     def check(cls, trunk: PreTrainedModel, args: Any) -> None:
-        """Raise ValueError, before any long work, for a trunk or settings that the head cannot have."""
+        """Raise ValueError, before any long work, for a trunk or settings that the head cannot
+        have.
+        """
 
     def vectors(self, ids: Tensor) -> Tensor:
         """Return the ``(U, D)`` vectors of the ``(U,)`` ids, each times its token's scale.
@@ -44,7 +47,9 @@ class Head(Protocol):
         """Return the ``(U,)`` biases of the ``(U,)`` ids, or None."""
 
     def hidden(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor) -> Tensor:
-        """Return the ``(K, D)`` outputs that score, at ``(K,)`` positions counted over the batch."""
+        """Return the ``(K, D)`` outputs that score, at ``(K,)`` positions counted over the
+        batch.
+        """
 
     @property
     def row_weights(self) -> list[nn.Parameter]:

@@ -1,7 +1,8 @@
 """Attach the free head that the contrastive objective implies, as part of an ordinary checkpoint.
 
-Negatives occur with the frequency q of tokens in the data, so a headless model learns ``o . E(x) = log p - log q`` up to a
-constant. Its language model is ``o E^T + log q``, which needs no training, only the counts behind q.
+Negatives occur with the frequency q of tokens in the data, so a headless model learns ``o . E(x) =
+log p - log q`` up to a constant. Its language model is ``o E^T + log q``, which needs no training,
+only the counts behind q.
 
 Letters used in shapes: D width, V vocabulary size.
 """
@@ -32,8 +33,8 @@ from .trunk import check_headless, find_trunk, infer_task
 
 logger = logging.getLogger(__name__)
 
-# GELU and SiLU halve values this small to four digits, and float16 stores three digits of them; an outlier of 20 standard
-# deviations is off by 5e-4 of itself.
+# GELU and SiLU halve values this small to four digits, and float16 stores three digits of them; an
+# outlier of 20 standard deviations is off by 5e-4 of itself.
 SMALL = 2.0**-15
 
 
@@ -49,29 +50,35 @@ def attach_lm_head(
 ) -> PreTrainedModel:
     """Turn a headless trunk into a language model, without training.
 
-    With ``prior``, the head is ``E^T + log q``. A head bias takes log q; if the head has none and the trunk ends in a
-    LayerNorm, log q is folded into the weights (see `fold_bias`). The masked language models of BERT and similar models have
-    a dense layer, an activation and a LayerNorm before the projection; if the trunk also ends in a LayerNorm, these layers
-    are set to the identity.
+    With ``prior``, the head is ``E^T + log q``. A head bias takes log q; if the head has none and
+    the trunk ends in a LayerNorm, log q is folded into the weights (see `fold_bias`). The masked
+    language models of BERT and similar models have a dense layer, an activation and a LayerNorm
+    before the projection; if the trunk also ends in a LayerNorm, these layers are set to the
+    identity.
 
     Args:
-        trunk: trained with `HeadlessTrainer`, a language model around such a trunk, or the folder that it was saved in.
-        token_counts: required for ``prior``: the folder that the trunk was saved in, or ``(V,)`` int64 counts of each token
-            as a target. By default the counts in the trunk's folder.
+        trunk: trained with `HeadlessTrainer`, a language model around such a trunk, or the folder
+            that it was saved in.
+        token_counts: required for ``prior``: the folder that the trunk was saved in, or ``(V,)``
+            int64 counts of each token as a target. By default the counts in the trunk's folder.
         init: ``prior``, or ``embeddings`` for the plain projection on ``E^T``.
-        drawn_share: share of drawn tokens among the candidates; by default that of the folder's counts, or 0 without a folder.
+        drawn_share: share of drawn tokens among the candidates; by default that of the folder's
+            counts, or 0 without a folder.
         head_class: scored the candidates when the trunk was trained.
-        new_layers: for a model that is fine-tuned next. Layers before the projection become an identity that can be trained;
-            those that cannot be the identity keep random weights instead of raising ValueError.
+        new_layers: for a model that is fine-tuned next. Layers before the projection become an
+            identity that can be trained; those that cannot be the identity keep random weights
+            instead of raising ValueError.
 
     Returns:
-        A ``...ForCausalLM`` with an untied head, or a ``...ForMaskedLM``, tied as its configuration asks if possible, in the
-        dtype and on the device of the trunk. The trunk is copied. A scaled dense layer is frozen.
+        A ``...ForCausalLM`` with an untied head, or a ``...ForMaskedLM``, tied as its configuration
+        asks if possible, in the dtype and on the device of the trunk. The trunk is copied. A scaled
+        dense layer is frozen.
 
     Raises:
-        ValueError: if the architecture has no language model, or untrained layers in its head; if the counts are missing or
-            fit another vocabulary; if the model cannot store log q (the trunk ends in an RMSNorm and the head has no bias);
-            or if the folder holds a language model.
+        ValueError: if the architecture has no language model, or untrained layers in its head; if
+            the counts are missing or fit another vocabulary; if the model cannot store log q (the
+            trunk ends in an RMSNorm and the head has no bias); or if the folder holds a language
+            model.
         FileNotFoundError: if ``prior`` needs the folder's counts and it has none.
     """
     if init not in ("prior", "embeddings"):
@@ -91,8 +98,9 @@ def attach_lm_head(
     if init == "prior" and (token_counts is None or len(token_counts) != vocab_size):
         given = "is None" if token_counts is None else f"has {len(token_counts)} entries"
         raise ValueError(
-            f"init is 'prior' but token_counts {given} and the embedding has {vocab_size} rows: pass the folder that the "
-            "checkpoint was saved in, which holds its counts, or use init 'embeddings'."
+            f"init is 'prior' but token_counts {given} and the embedding has {vocab_size} rows: "
+            "pass the folder that the checkpoint was saved in, which holds its counts, or use "
+            "init 'embeddings'."
         )
     model = _language_model(trunk)
     head = find_projection(model)
@@ -105,25 +113,26 @@ def attach_lm_head(
     candidates = head_class(trunk)
     if candidates.softcap is not None:
         raise ValueError(
-            f"head_class {head_class.__name__} has a softcap of {candidates.softcap}, which an ordinary "
-            "language model does not apply to its scores: fine-tune a head (headless-trainer lm-head "
-            "--init embeddings --do_train), or train without it."
+            f"head_class {head_class.__name__} has a softcap of {candidates.softcap}, which an "
+            "ordinary language model does not apply to its scores: fine-tune a head "
+            "(headless-trainer lm-head --init embeddings --do_train), or train without it."
         )
     everything = torch.arange(vocab_size, device=trunk.device)
     weight, bias = wide(candidates.vectors(everything)), candidates.bias(everything)  # (V, D), (V,)
     if init == "prior":
         prior = candidate_log_prior(token_counts.cpu(), drawn_share or 0.0)
         bias = prior if bias is None else bias.cpu() + prior
-    if (
-        weight.shape != head.weight.shape
-    ):  # a head narrower than the trunk, tied to E itself (ELECTRA, ALBERT)
+    # A head narrower than the trunk, tied to E itself (ELECTRA, ALBERT).
+    if weight.shape != head.weight.shape:
         weight = wide((candidates.matrix or candidates.embedding).weight)
-    # A decoder's head stays untied, since the fold and the paper's fine-tuning change only the head.
+    # A decoder's head stays untied, since the fold and the paper's fine-tuning change only the
+    # head.
     if infer_task(trunk.config) == "mlm" and trunk.config.tie_word_embeddings:
         placed = head.bias is not None or bias is None  # a fold would change E with the head
         if placed and torch.equal(weight, wide(model.get_input_embeddings().weight)):
             model.config.tie_word_embeddings = True
-            model.tie_weights()  # before the bias is set: BERT ties its head's bias to that of another module
+            # Before the bias is set: BERT ties its head's bias to that of another module.
+            model.tie_weights()
     if head.bias is not None:
         head.bias.copy_(torch.zeros(vocab_size) if bias is None else bias)
     elif bias is not None:
@@ -134,7 +143,8 @@ def attach_lm_head(
 
 
 def warn_of_dropped_head(trunk: PreTrainedModel, name: str | None) -> bool:
-    """Warn that headless pretraining drops the head of the language model ``name``, or that a bare trunk gets no free head.
+    """Warn that headless pretraining drops the head of the language model ``name``, or that a bare
+    trunk gets no free head.
 
     Return whether it gets one.
     """
@@ -143,8 +153,8 @@ def warn_of_dropped_head(trunk: PreTrainedModel, name: str | None) -> bool:
         after = "it cannot have a free head: fine-tune one afterwards (headless-trainer lm-head --init embeddings --do_train)"
     if name:
         logger.warning(
-            "The vocabulary head of %s is dropped, with any transform and bias. The trunk learns log p - log q, and %s. To "
-            "keep the head, train with objective sampled_softmax.",
+            "The vocabulary head of %s is dropped, with any transform and bias. The trunk learns "
+            "log p - log q, and %s. To keep the head, train with objective sampled_softmax.",
             *(name, after),
         )
     elif dead_end:
@@ -157,9 +167,8 @@ def warn_of_dropped_head(trunk: PreTrainedModel, name: str | None) -> bool:
 def _has_no_free_head(trunk: PreTrainedModel) -> bool:
     """Return whether `attach_lm_head` refuses trunks of this architecture with ``prior``."""
     kind = _language_model_class(trunk.config)
-    if (
-        kind is None or is_deepspeed_zero3_enabled()
-    ):  # weights are not whole before the first forward
+    # Weights are not whole before the first forward.
+    if kind is None or is_deepspeed_zero3_enabled():
         return kind is None
     with torch.device("meta"):  # no weights
         model = kind._from_config(copy.deepcopy(trunk.config))
@@ -191,8 +200,9 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
     )
     if kind is None:
         raise ValueError(
-            f"model {name} has no language-modelling head in transformers: use an encoder with a masked "
-            "language model (BERT, RoBERTa, ...) or a decoder (GPT-2, GPT-NeoX, Llama, ...)."
+            f"model {name} has no language-modelling head in transformers: use an encoder with a "
+            "masked language model (BERT, RoBERTa, ...) or a decoder (GPT-2, GPT-NeoX, Llama, "
+            "...)."
         )
     config.tie_word_embeddings = False
     config.__dict__.pop(MARK, None)
@@ -205,7 +215,8 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
                 raise ValueError(
                     f"model {name} always applies {setting}: it gets no free head."
                 ) from error
-    # The dtype is set while the model is made: casting it later would also round tables such as the rotary frequencies.
+    # The dtype is set while the model is made: casting it later would also round tables such as the
+    # rotary frequencies.
     model = kind._from_config(config, dtype=trunk.dtype).to(trunk.device)
     if model.base_model is model:  # Llama 4
         raise ValueError(
@@ -219,12 +230,13 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
 
 
 def _pass_through(model: PreTrainedModel, head: nn.Linear, trained: bool) -> bool:
-    """Turn a dense layer, an activation and a LayerNorm between trunk and projection into the identity.
+    """Turn a dense layer, an activation and a LayerNorm between trunk and projection into the
+    identity.
 
-    The trunk's LayerNorm returns ``gain * x + shift``, without a shift in ModernBERT. The dense layer undoes both and scales
-    every value so close to zero that GELU and SiLU halve it, or moves it so far above zero that they do not change it. The
-    LayerNorm removes factor and mean and applies gain and shift again. If this fails, return False and leave the layers
-    unchanged.
+    The trunk's LayerNorm returns ``gain * x + shift``, without a shift in ModernBERT. The dense
+    layer undoes both and scales every value so close to zero that GELU and SiLU halve it, or moves
+    it so far above zero that they do not change it. The LayerNorm removes factor and mean and
+    applies gain and shift again. If this fails, return False and leave the layers unchanged.
     """
     last = last_layer_norm(model)
     transform = _transform(_layers_between(model, head), last)
@@ -235,8 +247,9 @@ def _pass_through(model: PreTrainedModel, head: nn.Linear, trained: bool) -> boo
     shift = torch.zeros_like(gain) if last.bias is None else wide(last.bias)
     parameters = dense.weight, dense.bias, norm.weight, norm.bias
     before = [None if each is None else each.clone() for each in parameters]
-    # The factor, the standard deviation of what the LayerNorm reads, and what the dense layer adds. Only the first way can be
-    # rounded to 16 bits, only the second be trained: one optimizer step is larger than the weights of the first.
+    # The factor, the standard deviation of what the LayerNorm reads, and what the dense layer adds.
+    # Only the first way can be rounded to 16 bits, only the second be trained: one optimizer step
+    # is larger than the weights of the first.
     ways = (SMALL, SMALL / 2, 0.0), (1.0, 1.0, len(gain) ** 0.5 + 5)
     for factor, size, added in reversed(ways) if trained else ways:
         scale = gain * (1 + norm.eps / size**2) ** 0.5
@@ -251,21 +264,24 @@ def _pass_through(model: PreTrainedModel, head: nn.Linear, trained: bool) -> boo
 
 
 def freeze_scaled_layer(model: PreTrainedModel) -> None:
-    """Freeze a dense layer that `_pass_through` scaled close to zero: one optimizer step would be larger than its weights."""
+    """Freeze a dense layer that `_pass_through` scaled close to zero: one optimizer step would be
+    larger than its weights.
+    """
     for layer in _layers_between(model, model.get_output_embeddings()):
-        if (
-            type(layer) is not nn.Linear or layer.weight.dim() != 2
-        ):  # of ZeRO-3, weights have no values yet
+        # Of ZeRO-3, weights have no values yet.
+        if type(layer) is not nn.Linear or layer.weight.dim() != 2:
             continue
         diagonal = layer.weight.diagonal().abs()
         if layer.weight.count_nonzero() == len(diagonal) and diagonal.median() < 64 * SMALL:
             if any(getattr(module, "base_layer", None) is layer for module in model.modules()):
                 raise ValueError(
-                    "an adapter would destroy the head's dense layer, scaled by 2^-15: leave it out."
+                    "an adapter would destroy the head's dense layer, scaled by 2^-15: leave it "
+                    "out."
                 )
             if layer.weight.requires_grad:
                 logger.info(
-                    "The dense layer of the head is the identity, scaled by 2^-15: no step may change it."
+                    "The dense layer of the head is the identity, scaled by 2^-15: no step may "
+                    "change it."
                 )
             layer.requires_grad_(False)
 
@@ -289,7 +305,9 @@ def _layers_between(model: PreTrainedModel, head: nn.Module) -> list[nn.Module]:
 def _transform(
     layers: list[nn.Module], last: nn.LayerNorm | None
 ) -> tuple[nn.Linear, nn.LayerNorm] | None:
-    """Return the dense layer and LayerNorm that `_pass_through` can set, among layers after the trunk's ``last`` LayerNorm."""
+    """Return the dense layer and LayerNorm that `_pass_through` can set, among layers after the
+    trunk's ``last`` LayerNorm.
+    """
     dense = [layer for layer in layers if type(layer) is nn.Linear]
     norms = [layer for layer in layers if type(layer) is nn.LayerNorm]
     if (

@@ -1,4 +1,6 @@
-"""Train the embedding row of the padding id where it is also a token: the attention mask, not the id, marks padding."""
+"""Train the embedding row of the padding id where it is also a token: the attention mask, not the
+id, marks padding.
+"""
 
 from contextlib import nullcontext
 
@@ -13,7 +15,9 @@ ROWS_OF_SAMPLE = (
 
 
 def may_be_token(padding_id: int | None, tokenizer) -> bool:
-    """Return whether texts may contain the padding id, so that its row needs a vector: not if a tokenizer only pads with it."""
+    """Return whether texts may contain the padding id, so that its row needs a vector: not if a
+    tokenizer only pads with it.
+    """
     if padding_id is None or getattr(tokenizer, "pad_token_id", None) != padding_id:
         return padding_id is not None
     roles = ("bos", "eos", "sep", "cls", "unk", "mask")
@@ -21,11 +25,13 @@ def may_be_token(padding_id: int | None, tokenizer) -> bool:
 
 
 def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
-    """Let gradients reach the row of the padding id, which ``nn.Embedding(padding_idx=...)`` blocks.
+    """Let gradients reach the row of the padding id, which ``nn.Embedding(padding_idx=...)``
+    blocks.
 
-    The padding id often belongs to a real token, such as the end of a text, whose row would stay at its initial zeros. In a
-    new model that row is drawn from the ``seed``, normal with the standard deviation of the others. A row read from a
-    checkpoint stays unchanged, and the configuration keeps its ``pad_token_id``.
+    The padding id often belongs to a real token, such as the end of a text, whose row would stay at
+    its initial zeros. In a new model that row is drawn from the ``seed``, normal with the standard
+    deviation of the others. A row read from a checkpoint stays unchanged, and the configuration
+    keeps its ``pad_token_id``.
     """
     embedding = model.get_input_embeddings()
     weight, row = embedding.weight, embedding.padding_idx
@@ -34,9 +40,8 @@ def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
     for module in model.modules():  # several modules may share the weight
         if isinstance(module, nn.Embedding) and module.weight is weight:
             module.padding_idx = None
-    read = getattr(
-        weight, "_is_hf_initialized", False
-    )  # set by transformers on what it reads from a checkpoint
+    # Set by transformers on what it reads from a checkpoint.
+    read = getattr(weight, "_is_hf_initialized", False)
     if read or not may_be_token(row, tokenizer):
         return
     whole = nullcontext()
@@ -52,7 +57,9 @@ def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
 
 
 def first_position(model: nn.Module) -> int:
-    """Return the position of a row's first token: in RoBERTa and similar models the one after the padding id, else 0."""
+    """Return the position of a row's first token: in RoBERTa and similar models the one after the
+    padding id, else 0.
+    """
     places = (
         module for name, module in model.named_modules() if name.endswith("position_embeddings")
     )
@@ -63,6 +70,8 @@ def first_position(model: nn.Module) -> int:
 
 
 def keep_padding_id(model: PreTrainedModel) -> None:
-    """Set the configuration's padding id, which `Trainer` replaces by the tokenizer's, to that of `first_position`."""
+    """Set the configuration's padding id, which `Trainer` replaces by the tokenizer's, to that of
+    `first_position`.
+    """
     if first := first_position(model):
         model.config.pad_token_id = first - 1

@@ -17,28 +17,31 @@ LOGIT_TRANSFORMS = (SOFTCAP, "logits_scaling", "logit_scale", "lm_head_multiplie
 
 
 def find_projection(model: PreTrainedModel, of_trunk: bool = False) -> nn.Linear:
-    """Return the vocabulary projection of a language model, whose output must be exactly the model's logits.
+    """Return the vocabulary projection of a language model, whose output must be exactly the
+    model's logits.
 
-    With ``of_trunk`` its input must also be exactly the trunk's output. Raises ValueError for other models.
+    With ``of_trunk`` its input must also be exactly the trunk's output. Raises ValueError for other
+    models.
     """
     projection, scale, softcap = find_head(model)
     if scale != 1.0 or softcap is not None:
         raise _changes_logits(model)
     if of_trunk and not (is_deepspeed_zero3_enabled() or reads_trunk(model, projection)):
         raise ValueError(
-            f"model {type(model).__name__} has layers between its trunk and its vocabulary projection, which headless "
-            "pretraining does not train and which cannot be set to the identity: fine-tune it with `headless-trainer lm-head "
-            "--do_train`."
+            f"model {type(model).__name__} has layers between its trunk and its vocabulary "
+            "projection, which headless pretraining does not train and which cannot be set to the "
+            "identity: fine-tune it with `headless-trainer lm-head --do_train`."
         )
     return projection
 
 
 def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
-    """Return the vocabulary projection of a language model, and how its forward turns the projection's scores into logits.
+    """Return the vocabulary projection of a language model, and how its forward turns the
+    projection's scores into logits.
 
     Returns:
-        The projection; the factor of its scores (Cohere, Granite); the soft cap (Gemma 2), with the logits ``softcap *
-        tanh(scores / softcap)``, or None.
+        The projection; the factor of its scores (Cohere, Granite); the soft cap (Gemma 2), with the
+        logits ``softcap * tanh(scores / softcap)``, or None.
     """
     projection, name = model.get_output_embeddings(), type(model).__name__
     if not isinstance(projection, nn.Linear):
@@ -46,19 +49,19 @@ def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
             f"model {name} has no vocabulary projection: pass a ...ForMaskedLM or ...ForCausalLM."
         )
     settings = {setting: getattr(model.config, setting, None) for setting in LOGIT_TRANSFORMS}
-    if (
-        is_deepspeed_zero3_enabled()
-    ):  # weights are not whole before the first forward: nothing can be tried
+    # Weights are not whole before the first forward: nothing can be tried.
+    if is_deepspeed_zero3_enabled():
         if any(value not in (None, 1, 1.0) for value in settings.values()):
             raise _changes_logits(model)
         return projection, 1.0, None
     passed, logits = _watched(model, projection)
     rtol = max(1e-4, 4 * torch.finfo(model.dtype).eps)
     if len(passed) == 1 and passed[0][1].shape == logits.shape:
+        # Scores of 0 hide cap and scale.
         scores, softcap = (
             passed[0][1].to(logits.dtype),
             settings[SOFTCAP],
-        )  # scores of 0 hide cap and scale
+        )
         found = None
         if torch.equal(scores, logits) and (
             scores.any() or all(each in (None, 1) for each in settings.values())
@@ -96,7 +99,9 @@ def computed_by(
 
 
 def _returned(model: PreTrainedModel, projection: nn.Linear) -> Tensor:
-    """Return what a model makes of a single number from its projection, such as the loss in training, as a share of it."""
+    """Return what a model makes of a single number from its projection, such as the loss in
+    training, as a share of it.
+    """
     forward = computed_by(model, projection, lambda hidden: hidden.new_full((), LARGE))
     with forward, suppress(IndexError, RuntimeError):  # of models that need scores of each token
         if (returned := probe(model, probe_ids(model)).logits).dim() == 0:
@@ -106,28 +111,34 @@ def _returned(model: PreTrainedModel, projection: nn.Linear) -> Tensor:
 
 def _changes_logits(model: PreTrainedModel) -> ValueError:
     return ValueError(
-        f"model {type(model).__name__} changes its logits after the projection, so its head can be neither trained nor "
-        "attached: use --objective headless for features and fine-tuning, or a model whose head ends in a projection."
+        f"model {type(model).__name__} changes its logits after the projection, so its head can be "
+        "neither trained nor attached: use --objective headless for features and fine-tuning, or "
+        "a model whose head ends in a projection."
     )
 
 
 def check_head_is_known(model: PreTrainedModel, unexpected: Collection[str], source: str) -> None:
-    """Refuse a language model whose class ignores a head weight in its file: its scores would be wrong.
+    """Refuse a language model whose class ignores a head weight in its file: its scores would be
+    wrong.
 
-    ``unexpected`` are the names in the file that the class does not know, from ``output_loading_info``.
+    ``unexpected`` are the names in the file that the class does not know, from
+    ``output_loading_info``.
     """
     head = next(
         name for name, module in model.named_modules() if module is model.get_output_embeddings()
     )
     if lost := [name for name in unexpected if name.startswith(f"{head}.")]:
         raise ValueError(
-            f"{source!r} holds {lost[0]}, which {type(model).__name__} ignores, so its scores would be wrong: name a folder "
-            "that this class wrote, such as that of the finished run."
+            f"{source!r} holds {lost[0]}, which {type(model).__name__} ignores, so its scores "
+            "would be wrong: name a folder that this class wrote, such as that of the finished "
+            "run."
         )
 
 
 def reads_trunk(model: PreTrainedModel, projection: nn.Linear, rounded: bool = False) -> bool:
-    """Return whether a projection reads the trunk's output, if ``rounded`` up to a negligible share of its largest value."""
+    """Return whether a projection reads the trunk's output, if ``rounded`` up to a negligible share
+    of its largest value.
+    """
     tolerance = max(1e-3, 4 * torch.finfo(model.dtype).eps) if rounded else 0.0
     read, _ = _watched(model, projection)[0][0]
     hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
@@ -139,7 +150,9 @@ def reads_trunk(model: PreTrainedModel, projection: nn.Linear, rounded: bool = F
 def _watched(
     model: PreTrainedModel, projection: nn.Linear
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """Return the inputs and outputs of a projection at each call in one forward of `probe_ids`, and the logits."""
+    """Return the inputs and outputs of a projection at each call in one forward of `probe_ids`, and
+    the logits.
+    """
     passed: list[tuple[Tensor, Tensor]] = []
     handle = projection.register_forward_hook(
         lambda module, args, output: passed.append((args[0], output))

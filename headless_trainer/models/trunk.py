@@ -19,10 +19,11 @@ from ..corpus.tokenization import id_count
 
 
 def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the part of a model that turns tokens into hidden states: the model itself, or the part below its head.
+    """Return the part of a model that turns tokens into hidden states: the model itself, or the
+    part below its head.
 
-    Removes a pooler, since nothing trains it and an unused parameter stops distributed training. Raises ValueError for
-    encoder-decoders and for models without a token embedding.
+    Removes a pooler, since nothing trains it and an unused parameter stops distributed training.
+    Raises ValueError for encoder-decoders and for models without a token embedding.
     """
     if not isinstance(model, PreTrainedModel):
         raise ValueError(
@@ -33,13 +34,13 @@ def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
     trunk: PreTrainedModel = model.base_model
     if trunk is model and model.get_output_embeddings() is not None:  # Llama 4
         raise ValueError(f"model {name} has a head but names no part below it: pass its AutoModel.")
-    with suppress(
-        NotImplementedError
-    ):  # in a decoder cut out of an encoder-decoder, such as BartForCausalLM
+    # In a decoder cut out of an encoder-decoder, such as BartForCausalLM.
+    with suppress(NotImplementedError):
         embedding = trunk.get_input_embeddings()
     if not isinstance(embedding, nn.Embedding):
         raise ValueError(
-            f"model {name} shows no token embedding (torch.nn.Embedding), so nothing to contrast with."
+            f"model {name} shows no token embedding (torch.nn.Embedding), so nothing to contrast "
+            "with."
         )
     if isinstance(getattr(trunk, "pooler", None), nn.Module) and any(
         True for _ in trunk.pooler.parameters()
@@ -51,8 +52,9 @@ def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
 def check_one_stack(config: PreTrainedConfig, name: str) -> None:
     if config.is_encoder_decoder:
         raise ValueError(
-            f"model {name} is an encoder-decoder, which headless_trainer does not pretrain: its encoder and decoder "
-            "have different inputs. Use an encoder (BERT, ModernBERT, ...) or a decoder (GPT-NeoX, Llama, ...)."
+            f"model {name} is an encoder-decoder, which headless_trainer does not pretrain: its "
+            "encoder and decoder have different inputs. Use an encoder (BERT, ModernBERT, ...) or "
+            "a decoder (GPT-NeoX, Llama, ...)."
         )
 
 
@@ -62,33 +64,40 @@ def is_adapter(model: nn.Module) -> bool:
 
 
 def without_adapter(model: nn.Module) -> nn.Module:
-    """Return the model that holds a peft adapter, adapter included, or the model itself if there is no adapter.
+    """Return the model that holds a peft adapter, adapter included, or the model itself if there is
+    no adapter.
 
-    Raises ValueError for adapters that add positions to each row, which predict no token, or change the embedding or head.
+    Raises ValueError for adapters that add positions to each row, which predict no token, or change
+    the embedding or head.
     """
     if getattr(model, "_hf_peft_config_loaded", False):
         raise ValueError(
-            "model has an adapter of its own, with which no run could resume: use peft.get_peft_model."
+            "model has an adapter of its own, with which no run could resume: use "
+            "peft.get_peft_model."
         )
     if not is_adapter(model):
         return model
     if model.active_peft_config.is_prompt_learning:
         raise ValueError(
-            f"model is a {type(model).__name__} with learned prompts ({model.active_peft_config.peft_type.value}), which "
-            "precede the tokens of each row: use an adapter inside the layers, such as LoRA."
+            f"model is a {type(model).__name__} with learned prompts "
+            f"({model.active_peft_config.peft_type.value}), which precede the tokens of each row: "
+            "use an adapter inside the layers, such as LoRA."
         )
     base = model.get_base_model()
     for part in (base.get_input_embeddings(), base.get_output_embeddings()):
         if not isinstance(part, (nn.Embedding, nn.Linear, type(None))):
             raise ValueError(
-                f"model is a {type(model).__name__} with an adapter on its embedding or its vocabulary head "
-                f"({type(part).__name__}): leave both out of target_modules, modules_to_save and trainable_token_indices."
+                f"model is a {type(model).__name__} with an adapter on its embedding or its "
+                f"vocabulary head ({type(part).__name__}): leave both out of target_modules, "
+                "modules_to_save and trainable_token_indices."
             )
     return base
 
 
 def check_causal(trunk: PreTrainedModel) -> None:
-    """Refuse next-token prediction with a trunk whose outputs depend on later tokens: it would read the answer."""
+    """Refuse next-token prediction with a trunk whose outputs depend on later tokens: it would read
+    the answer.
+    """
     if is_deepspeed_zero3_enabled():
         return
     ids = probe_ids(trunk)
@@ -97,13 +106,16 @@ def check_causal(trunk: PreTrainedModel) -> None:
     before, after = (probe(trunk, tokens).last_hidden_state[:, :-1] for tokens in (ids, changed))
     if (before - after).abs().max() > 1e-5:
         raise ValueError(
-            f"task is 'clm' but the outputs of model {type(trunk).__name__} depend on the following tokens, which they must "
-            "predict: use task 'mlm' or a decoder (GPT-NeoX, Llama, ..., or is_decoder=true in a BERT's configuration)."
+            f"task is 'clm' but the outputs of model {type(trunk).__name__} depend on the "
+            "following tokens, which they must predict: use task 'mlm' or a decoder (GPT-NeoX, "
+            "Llama, ..., or is_decoder=true in a BERT's configuration)."
         )
 
 
 def probe_ids(model: PreTrainedModel) -> Tensor:
-    """Return a row of a few different tokens, ``(1, tokens)``, at most one of them a padding token."""
+    """Return a row of a few different tokens, ``(1, tokens)``, at most one of them a
+    padding token.
+    """
     return torch.arange(min(8, model.get_input_embeddings().num_embeddings), device=model.device)[
         None
     ]
@@ -137,13 +149,16 @@ def check_vocabulary(model: PreTrainedModel, tokenizer, source: str, remedy: str
     """Refuse a tokenizer with more ids than the model's embedding has rows."""
     if (ids := id_count(tokenizer)) > (rows := model.get_input_embeddings().num_embeddings):
         raise ValueError(
-            f"The tokenizer for {source!r} has ids up to {ids - 1} but the embedding has {rows} rows: {remedy}."
+            f"The tokenizer for {source!r} has ids up to {ids - 1} but the embedding has {rows} "
+            f"rows: {remedy}."
         )
 
 
 @contextmanager
 def cache_for_generation(model: PreTrainedModel) -> Iterator[None]:
-    """Turn on the cache for generation, which training turns off, while a model's configuration is saved."""
+    """Turn on the cache for generation, which training turns off, while a model's configuration is
+    saved.
+    """
     with ExitStack() as changes:
         for config in (model.config, getattr(model, "generation_config", None)):
             if hasattr(config, "use_cache"):
@@ -152,7 +167,9 @@ def cache_for_generation(model: PreTrainedModel) -> Iterator[None]:
 
 
 def layer_matrices(model: PreTrainedModel) -> list[nn.Parameter]:
-    """Return the trained weights of a model's linear layers, without its embedding and vocabulary head."""
+    """Return the trained weights of a model's linear layers, without its embedding and vocabulary
+    head.
+    """
     apart = [model.get_input_embeddings(), model.get_output_embeddings()]
     excluded = {id(module.weight) for module in apart if module is not None}
     weights = [
@@ -168,7 +185,8 @@ def infer_task(model: PreTrainedModel | PreTrainedConfig) -> str:
     if not isinstance(config, PreTrainedConfig):
         raise ValueError(f"model must be a transformers PreTrainedModel, got {name}.")
     check_one_stack(config, name)
-    # An encoder's architecture may be configured as causal: BERT and similar models, XLM and FlauBERT.
+    # An encoder's architecture may be configured as causal: BERT and similar models, XLM and
+    # FlauBERT.
     causal = bool(getattr(config, "is_decoder", False) or getattr(config, "causal", False))
     if name.endswith("ForMaskedLM"):
         return "mlm"
@@ -186,6 +204,7 @@ def check_headless(config: PreTrainedConfig, source: str) -> None:
     for name in config.architectures or ():
         if name.endswith(("ForCausalLM", "ForMaskedLM", "LMHeadModel")):
             raise ValueError(
-                f"model_name_or_path {source!r} holds a {name}, which already has a head. Use it as it is, or continue its "
-                "training: `headless-trainer pretrain --objective vanilla`."
+                f"model_name_or_path {source!r} holds a {name}, which already has a head. Use it "
+                "as it is, or continue its training: `headless-trainer pretrain --objective "
+                "vanilla`."
             )

@@ -1,6 +1,7 @@
 """Make the vocabulary head of a language model project only the predicted positions.
 
-Letters used in shapes: B rows, T tokens in a row, K predicted positions, U ids, D width, V vocabulary size.
+Letters used in shapes: B rows, T tokens in a row, K predicted positions, U ids, D width, V
+vocabulary size.
 """
 
 import copy
@@ -24,9 +25,10 @@ Compute = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 class VocabularyHead:
     """Makes a language model project only its predicted positions, inside its own forward.
 
-    Instead of projecting, ``...ForMaskedLM`` and ``...ForCausalLM`` compute a loss from the projection's inputs at the
-    predicted positions, so the ``(B, T, V)`` logits never exist. This happens inside the forward because a distributed
-    wrapper knows only the parameters that are used there.
+    Instead of projecting, ``...ForMaskedLM`` and ``...ForCausalLM`` compute a loss from the
+    projection's inputs at the predicted positions, so the ``(B, T, V)`` logits never exist. This
+    happens inside the forward because a distributed wrapper knows only the parameters that are used
+    there.
 
     Attributes:
         projection: the vocabulary projection.
@@ -47,9 +49,8 @@ class VocabularyHead:
         self._predicted: Tensor | None = None
         self._compute: Compute | None = None
         bias = None if getattr(model.config, "tie_word_embeddings", False) else self.projection.bias
-        for module in (
-            model.modules()
-        ):  # BERT's kin have the bias twice: transformers saves or resizes one of the two
+        # BERT's kin have the bias twice: transformers saves or resizes one of the two.
+        for module in model.modules():
             if (
                 bias is not None
                 and getattr(module, "decoder", None) is self.projection
@@ -73,13 +74,16 @@ class VocabularyHead:
             self.projection.bias = nn.Parameter(prior)
         elif self.projection.bias.any():
             raise ValueError(
-                "head_bias is 'prior' but the model's head already has a trained bias: leave it out."
+                "head_bias is 'prior' but the model's head already has a trained bias: leave it "
+                "out."
             )
         else:
             self.projection.bias.data.copy_(prior)
 
     def finish_weights(self, folder: Path, leaves_run: bool) -> None:
-        """Fold an added bias into the weights in a folder; a checkpoint also keeps the trained weights, to resume from."""
+        """Fold an added bias into the weights in a folder; a checkpoint also keeps the trained
+        weights, to resume from.
+        """
         if not self.added_bias:
             return
         if not leaves_run:
@@ -89,23 +93,26 @@ class VocabularyHead:
     def within(
         self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor, compute: Compute
     ) -> Tensor:
-        """Run a model, call ``compute`` inside its forward on the inputs of its projection, and return the result.
+        """Run a model, call ``compute`` inside its forward on the inputs of its projection, and
+        return the result.
 
-        ``predicted``, ``(K,)`` int64, are the positions that predict a token, counted over all ``B * T``. ``compute`` gets the
-        ``(K, D)`` inputs of the projection there, its weight ``(V, D)``, and its bias ``(V,)`` or None.
+        ``predicted``, ``(K,)`` int64, are the positions that predict a token, counted over all ``B
+        * T``. ``compute`` gets the ``(K, D)`` inputs of the projection there, its weight ``(V,
+        D)``, and its bias ``(V,)`` or None.
         """
         self._predicted, self._compute = predicted, compute
         try:
             with computed_by(self.model, self.projection, self._project):
                 result = model(**inputs).logits
-            return (
-                result if self.scale == 1.0 else result / self.scale
-            )  # undo the model's own multiplication
+            # Undo the model's own multiplication.
+            return result if self.scale == 1.0 else result / self.scale
         finally:
             self._predicted = self._compute = None
 
     def hidden(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor) -> Tensor:
-        """Return ``(K, D)`` inputs of the projection at the ``(K,)`` predicted positions, counted over all ``B * T``."""
+        """Return ``(K, D)`` inputs of the projection at the ``(K,)`` predicted positions, counted
+        over all ``B * T``.
+        """
         return self.within(model, inputs, predicted, lambda hidden, weight, bias: hidden)
 
     @property
@@ -147,18 +154,19 @@ class VocabularyHead:
             return self.projection(ids)
 
     def _select(self, module: nn.Module, args: tuple, output):
-        # When compiled, pick the positions at the projection instead: here, each new number of them would recompile the rest.
+        # When compiled, pick the positions at the projection instead: here, each new number of them
+        # would recompile the rest.
         if self._predicted is not None and not torch.compiler.is_compiling():
+            # (1, K, D).
             output["last_hidden_state"] = output.last_hidden_state.flatten(0, 1)[self._predicted][
                 None
-            ]  # (1, K, D)
+            ]
             self._predicted = None
         return output
 
     def _project(self, hidden: Tensor) -> Tensor:
-        if (
-            self._predicted is not None
-        ):  # compiled, or a forward that bypasses its own trunk, such as OPT's
+        # Compiled, or a forward that bypasses its own trunk, such as OPT's.
+        if self._predicted is not None:
             hidden, self._predicted = hidden.flatten(0, 1)[self._predicted], None
         hidden = hidden.flatten(0, -2)
         hidden = hidden if self.scale == 1.0 else hidden * self.scale

@@ -1,6 +1,7 @@
 """Contrastive weight tying and the vocabulary cross-entropy it replaces: tensors in, scalar out.
 
-Letters used in shapes: K predicted positions, U distinct target tokens, D width, V vocabulary size, C classes.
+Letters used in shapes: K predicted positions, U distinct target tokens, D width, V vocabulary size,
+C classes.
 """
 
 import math
@@ -18,11 +19,13 @@ NO_TARGET = torch.iinfo(
     torch.int64
 ).min  # torch would leave out targets of -100, which the chunked form rejects
 
-# Scores of one chunk. 32 MiB of float32 fit into the caches of two CPU cores, and smaller chunks cost more calls. On an H100,
-# 65,536 targets of width 768 take 0.44 times as long in chunks of 256 MiB as in those of 32, 0.95 times as long as in 128.
+# Scores of one chunk. 32 MiB of float32 fit into the caches of two CPU cores, and smaller chunks
+# cost more calls. On an H100, 65,536 targets of width 768 take 0.44 times as long in chunks of 256
+# MiB as in those of 32, 0.95 times as long as in 128.
 CHUNK_ELEMENTS = {"cpu": 2**23, "cuda": 2**26}
 MIN_CHUNK_ROWS = 256
-# Candidates are padded to a multiple, for aligned rows of scores: on an H100, 3,292 candidates took 2.8 ms and 3,125 took 3.8.
+# Candidates are padded to a multiple, for aligned rows of scores: on an H100, 3,292 candidates took
+# 2.8 ms and 3,125 took 3.8.
 MULTIPLE = {"cuda": 8}
 
 
@@ -35,11 +38,13 @@ def cwt_loss(
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
-    """Contrastive Weight Tying: each output must pick its own target's embedding among those of all targets.
+    """Contrastive Weight Tying: each output must pick its own target's embedding among those of all
+    targets.
 
-    For targets ``x_1 .. x_K``, the loss of position i is ``logsumexp_k(o_i . E(x_k)) - o_i . E(x_i)``, with plain dot
-    products and every repeat counted. It is computed over the U distinct targets with their counts as a bias,
-    ``logsumexp_u(o_i . E(u) + log c_u)``, which has the same value at K x U cost instead of K x K.
+    For targets ``x_1 .. x_K``, the loss of position i is ``logsumexp_k(o_i . E(x_k)) - o_i .
+    E(x_i)``, with plain dot products and every repeat counted. It is computed over the U distinct
+    targets with their counts as a bias, ``logsumexp_u(o_i . E(u) + log c_u)``, which has the same
+    value at K x U cost instead of K x K.
     Source: https://arxiv.org/abs/2309.08351, section 3.2.
 
     Args:
@@ -48,19 +53,21 @@ def cwt_loss(
         embed: the embedding module, or any callable from ``(U,)`` ids to ``(U, D)`` vectors.
         pool: candidates, which must contain every target. By default the targets themselves.
         reduction: ``mean``, ``sum`` or ``none``.
-        backend: ``dense`` (one product), ``chunked`` (rows in chunks, without storing a K x U matrix), or ``auto`` (chooses
-            by size). ``none`` is always dense.
+        backend: ``dense`` (one product), ``chunked`` (rows in chunks, without storing a K x U
+            matrix), or ``auto`` (chooses by size). ``none`` is always dense.
 
     Returns:
-        float32 (float64 for float64 inputs) nats: a scalar, or ``(K,)`` for ``none``. For K = 0 the loss is zero but still
-        attached to the graph, so that every rank takes part in the gradient exchange.
+        float32 (float64 for float64 inputs) nats: a scalar, or ``(K,)`` for ``none``. For K = 0 the
+        loss is zero but still attached to the graph, so that every rank takes part in the gradient
+        exchange.
 
     Raises:
         ValueError: if shapes differ, or a target is negative or not in the pool.
     """
     if hidden.dim() != 2 or target_ids.shape != hidden.shape[:1]:
         raise ValueError(
-            f"hidden must be (K, D), target_ids (K,), got {(*hidden.shape,)} and {(*target_ids.shape,)}."
+            f"hidden must be (K, D), target_ids (K,), got {(*hidden.shape,)} and "
+            f"{(*target_ids.shape,)}."
         )
     if pool is None:
         pool = NegativePool.from_targets(target_ids)
@@ -81,10 +88,11 @@ def candidate_loss(
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
-    """Compute ``logsumexp_u(o_i . E(u) + log w_u) - o_i . E(x_i)``, given the index of each target among the candidates.
+    """Compute ``logsumexp_u(o_i . E(u) + log w_u) - o_i . E(x_i)``, given the index of each target
+    among the candidates.
 
-    If the weights are the counts of a pool, this is `cwt_loss`; if they are counts over expected counts, it estimates the
-    cross-entropy over the vocabulary. Everything else is as in `cwt_loss`.
+    If the weights are the counts of a pool, this is `cwt_loss`; if they are counts over expected
+    counts, it estimates the cross-entropy over the vocabulary. Everything else is as in `cwt_loss`.
 
     Args:
         hidden: ``(K, D)`` outputs of the trunk at the predicted positions.
@@ -94,8 +102,9 @@ def candidate_loss(
             between rows; -inf leaves a candidate out.
         bias: ``(U,)``, added to the scores of the candidates; None for plain dot products.
         softcap: bound c that turns scores s into ``c * tanh(s / c)``; None for no bound.
-        target_counts_once: whether each row's own target has the weight 1 there, whatever its weight
-            in the other rows: the exact softmax has it once too, so an estimate of that is closer.
+        target_counts_once: whether each row's own target has the weight 1 there, whatever its
+            weight in the other rows: the exact softmax has it once too, so an estimate of that is
+            closer.
     """
     if missing := -len(candidates) % MULTIPLE.get(hidden.device.type, 1):
         candidates = F.pad(candidates, (0, 0, 0, missing))
@@ -138,10 +147,11 @@ def vocabulary_cross_entropy(
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
-    """Cross-entropy of the projection ``hidden @ weight.T + bias`` on the whole vocabulary: the objective CWT replaces.
+    """Cross-entropy of the projection ``hidden @ weight.T + bias`` on the whole vocabulary: the
+    objective CWT replaces.
 
-    Products run in the autocast dtype if autocast is on, else in the inputs' dtype; bias, logsumexp and sums over chunks are
-    float32 or wider.
+    Products run in the autocast dtype if autocast is on, else in the inputs' dtype; bias, logsumexp
+    and sums over chunks are float32 or wider.
 
     Args:
         hidden: ``(K, D)`` inputs of the projection at the predicted positions.
@@ -155,16 +165,17 @@ def vocabulary_cross_entropy(
         backend: as in `cwt_loss`.
 
     Returns:
-        float32 (float64 for float64 inputs) nats: a scalar, or ``(K,)`` for ``none``; zero, attached, with K = 0. torch itself
-        rejects targets outside [0, V), -100 too.
+        float32 (float64 for float64 inputs) nats: a scalar, or ``(K,)`` for ``none``; zero,
+        attached, with K = 0. torch itself rejects targets outside [0, V), -100 too.
     """
     if reduction not in ("mean", "sum", "none") or backend not in ("auto", "dense", "chunked"):
         raise ValueError(
-            f"reduction must be mean, sum or none and backend auto, dense or chunked, got {reduction!r} and {backend!r}."
+            "reduction must be mean, sum or none and backend auto, dense or chunked, got "
+            f"{reduction!r} and {backend!r}."
         )
     if hidden.shape[0] == 0:
-        # A rank without a predicted token must still reach every parameter, or the gradient exchange hangs. Sums of empty
-        # slices are exactly zero, whatever the weights are.
+        # A rank without a predicted token must still reach every parameter, or the gradient
+        # exchange hangs. Sums of empty slices are exactly zero, whatever the weights are.
         zero = _widen(hidden.sum() + weight[:0].sum() + (0.0 if bias is None else bias[:0].sum()))
         return zero.expand(0) if reduction == "none" else zero
     device_type = hidden.device.type
@@ -186,9 +197,8 @@ def vocabulary_cross_entropy(
                 shift = target_shift[:, None].to(scores.dtype)
                 scores = scores.scatter_add(1, target_ids[:, None], shift)
             return F.cross_entropy(scores, target_ids, ignore_index=NO_TARGET, reduction=reduction)
-        if (
-            not torch.is_grad_enabled()
-        ):  # a Function would still compute the gradients of its inputs
+        # A Function would still compute the gradients of its inputs.
+        if not torch.is_grad_enabled():
             hidden, weight, bias = hidden.detach(), weight.detach(), bias.detach()
         total = _ChunkedCrossEntropy.apply(
             hidden, weight, bias, target_ids, rows, softcap, log_weights, target_shift
@@ -199,37 +209,42 @@ def vocabulary_cross_entropy(
 def balanced_cross_entropy(
     logits: Tensor, labels: Tensor, class_counts: Tensor | None = None
 ) -> Tensor:
-    """Cross-entropy with equal weight for every class present: the mean over these classes of each class's mean loss.
+    """Cross-entropy with equal weight for every class present: the mean over these classes of each
+    class's mean loss.
 
-    Up to a constant this is the balanced loss of https://arxiv.org/abs/2309.08351, appendix B.1, with class frequencies from
-    the given labels; normalised like this, it equals plain cross-entropy if classes are equally frequent. Row i has weight
-    ``1 / (count[y_i] * number of classes present)``, so with the counts of a larger scope the result is one summand of that
+    Up to a constant this is the balanced loss of https://arxiv.org/abs/2309.08351, appendix B.1,
+    with class frequencies from the given labels; normalised like this, it equals plain
+    cross-entropy if classes are equally frequent. Row i has weight ``1 / (count[y_i] * number of
+    classes present)``, so with the counts of a larger scope the result is one summand of that
     scope's loss.
 
     Args:
         logits: ``(N, C)`` scores of the classes.
         labels: ``(N,)`` int64 classes, each in [0, C).
-        class_counts: ``(C,)`` rows of each class in the whole scope, such as an optimizer step on all processes. The result is
-            then this batch's part of the scope's loss: sum these parts, do not average them. By default the batch is its own
-            scope.
+        class_counts: ``(C,)`` rows of each class in the whole scope, such as an optimizer step on
+            all processes. The result is then this batch's part of the scope's loss: sum these
+            parts, do not average them. By default the batch is its own scope.
 
     Returns:
-        float32 (float64 for float64 logits) nats, a scalar; zero, attached to the graph, with N = 0.
+        float32 (float64 for float64 logits) nats, a scalar; zero, attached to the graph, with N =
+        0.
 
     Raises:
-        ValueError: if shapes differ, or class_counts lacks rows of this batch. torch itself rejects labels outside [0, C).
+        ValueError: if shapes differ, or class_counts lacks rows of this batch. torch itself rejects
+            labels outside [0, C).
     """
     if logits.dim() != 2 or labels.shape != logits.shape[:1]:
         raise ValueError(
-            f"logits must be (N, C) and labels (N,), got {tuple(logits.shape)} and {tuple(labels.shape)}."
+            f"logits must be (N, C) and labels (N,), got {tuple(logits.shape)} and "
+            f"{tuple(labels.shape)}."
         )
     own_counts = torch.bincount(labels, minlength=logits.shape[1])
     if class_counts is None:
         class_counts = own_counts
     elif class_counts.shape != own_counts.shape or (class_counts < own_counts).any():
         raise ValueError(
-            f"class_counts must count the rows of all micro-batches, including this one's {own_counts.tolist()}, "
-            f"got {class_counts.tolist()}."
+            "class_counts must count the rows of all micro-batches, including this one's "
+            f"{own_counts.tolist()}, got {class_counts.tolist()}."
         )
     losses = F.cross_entropy(_widen(logits), labels, reduction="none")
     present = (class_counts > 0).sum()
@@ -239,8 +254,9 @@ def balanced_cross_entropy(
 class _ChunkedCrossEntropy(torch.autograd.Function):
     """Summed cross-entropy over chunks of rows, with gradients computed in the forward.
 
-    The scores of a chunk serve loss and gradients and are then dropped, so the peak is one chunk of scores. The product runs
-    three times, as with the whole matrix; recomputation would run it four times.
+    The scores of a chunk serve loss and gradients and are then dropped, so the peak is one chunk of
+    scores. The product runs three times, as with the whole matrix; recomputation would run it four
+    times.
     """
 
     @staticmethod
@@ -297,7 +313,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        # grad_output gets a dimension to take part in type promotion: accelerators round a scalar to bfloat16 first.
+        # grad_output gets a dimension to take part in type promotion: accelerators round a scalar
+        # to bfloat16 first.
         grads = [
             None if grad is None else (grad * grad_output[None]).to(dtype)
             for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
@@ -308,7 +325,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 def projected_scores(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None
 ) -> Tensor:
-    """Return the ``(K, V)`` scores of ``(K, D)`` inputs by a ``(V, D)`` projection, at least float32."""
+    """Return the ``(K, V)`` scores of ``(K, D)`` inputs by a ``(V, D)`` projection, at least
+    float32.
+    """
     scores = _widen(hidden @ weight.to(hidden.dtype).T)
     if bias is not None:
         scores = scores + bias

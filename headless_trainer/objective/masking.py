@@ -1,7 +1,9 @@
-"""Choose what is predicted: masked tokens, next tokens, and which positions of packed documents attend to each other.
+"""Choose what is predicted: masked tokens, next tokens, and which positions of packed documents
+attend to each other.
 
-Everything is a function of token ids and a seed, on the device that holds them. Masks drawn by a collator would depend on how
-far its workers have prefetched, so a resumed run would see other masks than an uninterrupted one.
+Everything is a function of token ids and a seed, on the device that holds them. Masks drawn by a
+collator would depend on how far its workers have prefetched, so a resumed run would see other masks
+than an uninterrupted one.
 
 Letters used in shapes: B rows, T tokens in a row.
 """
@@ -34,10 +36,11 @@ class MaskingRule:
 def mask_tokens(
     input_ids: Tensor, rule: MaskingRule, row_seeds: Tensor, excluded: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return ``(B, T)`` inputs and labels of masked language modelling, `IGNORE_INDEX` where nothing is predicted.
+    """Return ``(B, T)`` inputs and labels of masked language modelling, `IGNORE_INDEX` where
+    nothing is predicted.
 
-    A row with the same tokens and seed (``row_seeds`` are ``(B,)`` int64) gets the same masks in any batch, on any device.
-    ``(B, T)`` ``excluded`` positions, such as padding, are never targets.
+    A row with the same tokens and seed (``row_seeds`` are ``(B,)`` int64) gets the same masks in
+    any batch, on any device. ``(B, T)`` ``excluded`` positions, such as padding, are never targets.
     """
     chosen, shown, replacement = uniform_numbers(row_seeds, 3, input_ids.shape[1])  # (B, T) each
     target = chosen < rule.probability
@@ -55,10 +58,11 @@ def mask_tokens(
 def next_tokens(
     input_ids: Tensor, excluded: Tensor | None = None, position_ids: Tensor | None = None
 ) -> Tensor:
-    """Return ``(B, T)`` labels of causal language modelling: the next token, `IGNORE_INDEX` where nothing is predicted.
+    """Return ``(B, T)`` labels of causal language modelling: the next token, `IGNORE_INDEX` where
+    nothing is predicted.
 
-    ``excluded`` positions, such as padding, neither predict nor are predicted; nor is the first token of a document, whose
-    position id is 0.
+    ``excluded`` positions, such as padding, neither predict nor are predicted; nor is the first
+    token of a document, whose position id is 0.
     """
     labels = torch.full_like(input_ids, IGNORE_INDEX)
     labels[:, :-1] = input_ids[:, 1:]
@@ -70,7 +74,8 @@ def next_tokens(
 
 
 def unlearned_tokens(batch: Mapping[str, Tensor]) -> Tensor | None:
-    """Return which tokens of a batch are no targets by its `LEARNED_MASKS`, ``(B, T)`` bool; None if it has no such mask.
+    """Return which tokens of a batch are no targets by its `LEARNED_MASKS`, ``(B, T)`` bool; None
+    if it has no such mask.
 
     Raises ValueError for a mask of another shape than ``input_ids``, ``(B, T)``.
     """
@@ -89,7 +94,9 @@ def unlearned_tokens(batch: Mapping[str, Tensor]) -> Tensor | None:
 
 
 def document_positions(input_ids: Tensor, end_ids: Tensor) -> Tensor:
-    """Return the position of each token in its document, ``(B, T)`` int64; documents start a row or follow an end token."""
+    """Return the position of each token in its document, ``(B, T)`` int64; documents start a row or
+    follow an end token.
+    """
     indices = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
     starts = torch.zeros_like(input_ids)
     ended = torch.isin(input_ids[:, :-1], end_ids.to(input_ids.device))
@@ -104,7 +111,9 @@ def document_mask(position_ids: Tensor) -> Tensor:
 
 
 def document_bounds(position_ids: Tensor) -> Tensor:
-    """Return document starts in the concatenated rows, and the number of tokens: ``(N + 1,)`` int32."""
+    """Return document starts in the concatenated rows, and the number of tokens: ``(N + 1,)``
+    int32.
+    """
     starts = (position_ids.flatten() == 0).nonzero().flatten()
     return torch.cat([starts, starts.new_tensor([position_ids.numel()])]).int()
 
@@ -112,9 +121,11 @@ def document_bounds(position_ids: Tensor) -> Tensor:
 def content_seeds(
     input_ids: Tensor, seed: tuple[int, ...], excluded: Tensor | None = None
 ) -> Tensor:
-    """Make a seed for each row, ``(B,)`` int64, from its tokens and the numbers in ``seed``, such as a run's seed and a step.
+    """Make a seed for each row, ``(B,)`` int64, from its tokens and the numbers in ``seed``, such
+    as a run's seed and a step.
 
-    A row gets the same seed in any batch, order, padded length and process. Rows with the same tokens have the same seed.
+    A row gets the same seed in any batch, order, padded length and process. Rows with the same
+    tokens have the same seed.
     """
     state = torch.zeros((), dtype=torch.long)
     for part in seed:
@@ -126,18 +137,21 @@ def content_seeds(
 
 
 def uniform_numbers(row_seeds: Tensor, draws: int, length: int) -> Tensor:
-    """Draw counter-based uniform numbers in [0, 1): ``(draws, B, length)`` float32, a function of the seeds only.
+    """Draw counter-based uniform numbers in [0, 1): ``(draws, B, length)`` float32, a function of
+    the seeds only.
 
     Unlike a `torch.Generator`, this gives the same numbers on every device and in every batch.
     """
-    # Count position by position, so that a row keeps its numbers when it is padded to another length.
+    # Count position by position, so that a row keeps its numbers when it is padded to another
+    # length.
     counters = torch.arange(draws * length, device=row_seeds.device).view(length, draws).T[:, None]
     bits = _mix(_mix(row_seeds)[None, :, None] ^ _mix(counters + 1))
     return ((bits >> 40) & 0xFFFFFF).float() / 2**24  # 24 bits: every value is exact in float32
 
 
-# SplitMix64 (Steele, Lea and Flood, 2014): the step of its state, and its finaliser, a bijection of 64-bit integers whose
-# output bits pass the usual tests of randomness. int64 sums and products wrap in torch, as required here.
+# SplitMix64 (Steele, Lea and Flood, 2014): the step of its state, and its finaliser, a bijection of
+# 64-bit integers whose output bits pass the usual tests of randomness. int64 sums and products wrap
+# in torch, as required here.
 _GAMMA = 0x9E3779B97F4A7C15 - 2**64
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64), (31, 1))
 

@@ -24,8 +24,8 @@ def draw_uniform(amount: int, vocab_size: int, seed: int, step: int) -> Tensor:
 class NegativePool:
     """Distinct candidate tokens and their counts.
 
-    Equal targets have equal embeddings, so distinct ids and counts describe the pool completely: extending it to other
-    micro-batches or ranks moves integers, never embeddings.
+    Equal targets have equal embeddings, so distinct ids and counts describe the pool completely:
+    extending it to other micro-batches or ranks moves integers, never embeddings.
 
     Attributes:
         ids: ``(U,)`` int64, sorted, each token once.
@@ -43,7 +43,9 @@ class NegativePool:
 
     @classmethod
     def from_targets(cls, targets: Tensor | Iterable[Tensor]) -> "NegativePool":
-        """Make a pool from the ``(K,)`` target ids of one batch, or of several; raise ValueError if one is negative."""
+        """Make a pool from the ``(K,)`` target ids of one batch, or of several; raise ValueError if
+        one is negative.
+        """
         if not isinstance(targets, Tensor):
             targets = torch.cat(
                 [batch.reshape(-1) for batch in targets] or [torch.empty(0, dtype=torch.long)]
@@ -108,7 +110,9 @@ class NegativePool:
         return log_counts if self.log_expected is None else log_counts - self.log_expected
 
     def index_of(self, target_ids: Tensor) -> Tensor:
-        """Return the ``(K,)`` int64 index in ``ids`` of each target; raise ValueError for a target outside the pool."""
+        """Return the ``(K,)`` int64 index in ``ids`` of each target; raise ValueError for a target
+        outside the pool.
+        """
         index = torch.searchsorted(self.ids, target_ids)
         found = self.ids[index.clamp(max=len(self) - 1)] == target_ids if len(self) else index < 0
         if not found.all():

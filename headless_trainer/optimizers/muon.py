@@ -1,4 +1,6 @@
-"""One optimizer that applies Muon to the matrices of a trunk, and another optimizer to everything else."""
+"""One optimizer that applies Muon to the matrices of a trunk, and another optimizer to everything
+else.
+"""
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -16,7 +18,8 @@ def orthogonalized(
 ) -> Tensor:
     """Return `ITERATION` of an ``(M, N)`` update, computed in float32.
 
-    torch computes it in bfloat16, which a CPU without instructions for it emulates: most of a step of a narrow model.
+    torch computes it in bfloat16, which a CPU without instructions for it emulates: most of a step
+    of a narrow model.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
     result = (matrix.T if is_tall else matrix).float()
@@ -29,15 +32,19 @@ def orthogonalized(
 
 
 class MuonAnd(torch.optim.Optimizer):
-    """`torch.optim.Muon` on matrices, with updates as large as AdamW's, beside an optimizer for the other parameters.
+    """`torch.optim.Muon` on matrices, with updates as large as AdamW's, beside an optimizer for the
+    other parameters.
 
-    Muon replaces the update of a matrix by the nearest matrix with orthogonal rows or columns. It is meant for the weights of
-    linear layers inside a network, not for embeddings, heads, gains and biases. Sources: Jordan et al., 2024
-    (https://kellerjordan.github.io/posts/muon/); the size of the updates: https://arxiv.org/abs/2502.16982.
+    Muon replaces the update of a matrix by the nearest matrix with orthogonal rows or columns. It
+    is meant for the weights of linear layers inside a network, not for embeddings, heads, gains and
+    biases. Sources: Jordan et al., 2024 (https://kellerjordan.github.io/posts/muon/); the size of
+    the updates: https://arxiv.org/abs/2502.16982.
 
     Args:
-        params: groups of parameters, as for any optimizer. Matrices keep the weight decay of their group.
-        matrices: the parameters that Muon updates at ``muon_lr``, on the same schedule as the others.
+        params: groups of parameters, as for any optimizer. Matrices keep the weight decay of their
+            group.
+        matrices: the parameters that Muon updates at ``muon_lr``, on the same schedule as the
+            others.
         other: class of the optimizer for the rest, which gets the ``kwargs``.
     """
 

@@ -1,4 +1,5 @@
-"""AdamW, clipping and exchange on single embedding rows, so that the cost of a step does not grow with the vocabulary.
+"""AdamW, clipping and exchange on single embedding rows, so that the cost of a step does not grow
+with the vocabulary.
 
 Letters used in shapes: V vocabulary size, D width, U distinct tokens of a step.
 """
@@ -12,33 +13,40 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-# Update of a skipped step, relative to the first skipped one, below which it is ignored: far below float32 rounding.
+# Update of a skipped step, relative to the first skipped one, below which it is ignored: far below
+# float32 rounding.
 NEGLIGIBLE = 1e-12
 CHUNK_ROWS = 2**16  # rows caught up at once when all rows catch up, to keep temporary tensors small
-# Columns of the history: four moments of the skipped steps' epsilon, and the sum of log(1 - lr * weight_decay).
+# Columns of the history: four moments of the skipped steps' epsilon, and the sum of log(1 - lr *
+# weight_decay).
 MOMENTS, LOG_DECAY = 4, 4
 MOMENT_NAMES = ("exp_avg", "exp_avg_sq")  # names of AdamW's moments in its state, ``(V, D)`` each
 
 
 class SparseAdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW` that touches only the embedding rows that a step reads, with the result of dense updates.
+    """`torch.optim.AdamW` that touches only the embedding rows that a step reads, with the result
+    of dense updates.
 
-    Dense AdamW moves every row in every step: its weights and moments decay, and the remaining first moment still moves it.
-    Here a row is left alone until it is needed, then catches up on all missed steps at once. With m, v the moments after step
-    s, ``r = b1 / sqrt(b2)`` and ``e_k = eps * sqrt(1 - b2^k) / b2^((k - s) / 2)``, the steps k = s + 1 .. t move it to::
+    Dense AdamW moves every row in every step: its weights and moments decay, and the remaining
+    first moment still moves it. Here a row is left alone until it is needed, then catches up on all
+    missed steps at once. With m, v the moments after step s, ``r = b1 / sqrt(b2)`` and
+    ``e_k = eps * sqrt(1 - b2^k) / b2^((k - s) / 2)``, the steps k = s + 1 .. t move it to::
 
-        decay_st * (w - m * sum_k a_k / (sqrt(v) + e_k)),    decay_st = prod_k (1 - lr_k * weight_decay)
+        decay_st * (w - m * sum_k a_k / (sqrt(v) + e_k))
+        decay_st = prod_k (1 - lr_k * weight_decay)
         a_k = lr_k * sqrt(1 - b2^k) / (1 - b1^k) * r^(k - s) / decay_sk
 
-    Weight decay and moments are exact. The sum is replaced by two terms ``A_i / (sqrt(v) + E_i)`` with the same sums of
-    ``a_k / e_k``, ``a_k``, ``a_k e_k`` and ``a_k e_k^2`` (Gauss quadrature), which depend only on s, t and the learning
-    rates: a few numbers per row, for any t - s. The result is exact where eps is negligible beside sqrt(v) or sqrt(v) beside
-    eps. In between, for a row last touched in the first steps, it differs by up to 0.5 % of the sum with betas (0.9, 0.999)
-    and 4 % with (0.9, 0.95); after step 1,000 by 2e-9 and 6e-3 of it; where sqrt(v) is above 50 eps, by 2e-10 and 2e-5 at any
-    step. All other differences are rounding.
+    Weight decay and moments are exact. The sum is replaced by two terms ``A_i / (sqrt(v) + E_i)``
+    with the same sums of ``a_k / e_k``, ``a_k``, ``a_k e_k`` and ``a_k e_k^2`` (Gauss quadrature),
+    which depend only on s, t and the learning rates: a few numbers per row, for any t - s. The result is exact where eps is negligible beside
+    sqrt(v) or sqrt(v) beside eps. In between, for a row last touched in the first steps, it differs
+    by up to 0.5 % of the sum with betas (0.9, 0.999) and 4 % with (0.9, 0.95); after step 1,000 by
+    2e-9 and 6e-3 of it; where sqrt(v) is above 50 eps, by 2e-10 and 2e-5 at any step. All other
+    differences are rounding.
 
-    A row equals dense AdamW's only after it has caught up. Call `catch_up` with the ids that a forward will read before that
-    forward, and without ids before anything reads the whole table (evaluation, saving).
+    A row equals dense AdamW's only after it has caught up. Call `catch_up` with the ids that a
+    forward will read before that forward, and without ids before anything reads the whole table
+    (evaluation, saving).
 
     Args:
         params: as for ``AdamW``, including ``embeddings``.
@@ -54,26 +62,30 @@ class SparseAdamW(torch.optim.AdamW):
     ) -> None:
         super().__init__(params, **kwargs)
         self.embeddings = tuple(embeddings)
-        # A float16 scaler would leave the check for infinities to the fused kernel, which does not see the rows.
+        # A float16 scaler would leave the check for infinities to the fused kernel, which does not
+        # see the rows.
         self._step_supports_amp_scaling = False
         for embedding in self.embeddings:
             group = self._group(embedding)
             if group["amsgrad"] or group["maximize"]:
                 raise ValueError(
-                    "amsgrad or maximize is True, which SparseAdamW does not support: leave both out."
+                    "amsgrad or maximize is True, which SparseAdamW does not support: leave both "
+                    "out."
                 )
             beta1, beta2 = group["betas"]
             if not beta1 < math.sqrt(beta2):
                 raise ValueError(
-                    f"adam_beta1 is {beta1} and adam_beta2 is {beta2}: with sparse_embedding_updates adam_beta1 must be below "
-                    "the square root of adam_beta2, or rows that a step does not touch would accelerate."
+                    f"adam_beta1 is {beta1} and adam_beta2 is {beta2}: with "
+                    "sparse_embedding_updates adam_beta1 must be below the square root of "
+                    "adam_beta2, or rows that a step does not touch would accelerate."
                 )
             if not group["eps"] > 0:
                 raise ValueError(
-                    f"adam_epsilon must be above 0 with sparse_embedding_updates, got {group['eps']}."
+                    "adam_epsilon must be above 0 with sparse_embedding_updates, got "
+                    f"{group['eps']}."
                 )
 
-    # State -------------------------------------------------------------------------------------------------------------
+    # State ------------------------------------------------------------------------------------
 
     def _group(self, embedding: Tensor) -> dict:
         return next(
@@ -116,11 +128,13 @@ class SparseAdamW(torch.optim.AdamW):
                 }
                 self.state[embedding] = moments | rest
 
-    # Steps -------------------------------------------------------------------------------------------------------------
+    # Steps ------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None) -> Any:
-        """Make one step of AdamW: embeddings on the rows of their gradients, everything else by the parent."""
+        """Make one step of AdamW: embeddings on the rows of their gradients, everything else by the
+        parent.
+        """
         with torch.enable_grad():
             loss = None if closure is None else closure()
         gradients = [embedding.grad for embedding in self.embeddings]
@@ -133,8 +147,9 @@ class SparseAdamW(torch.optim.AdamW):
                 continue
             if not gradient.is_sparse:
                 raise ValueError(
-                    "The gradient of the embedding is dense: something other than look-ups reads it, or its sparse attribute "
-                    "is not set. Leave sparse_embedding_updates out for this model."
+                    "The gradient of the embedding is dense: something other than look-ups reads "
+                    "it, or its sparse attribute is not set. Leave sparse_embedding_updates out "
+                    "for this model."
                 )
             gradient = gradient.coalesce()
             self._update(embedding, gradient.indices()[0], gradient.values())
@@ -159,7 +174,9 @@ class SparseAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def catch_up(self, *ids: Tensor) -> None:
-        """Bring rows, the ``ids`` of each embedding or all, to their values under dense AdamW after the last step."""
+        """Bring rows, the ``ids`` of each embedding or all, to their values under dense AdamW after
+        the last step.
+        """
         for number, embedding in enumerate(self.embeddings):
             if not self.state.get(embedding):
                 continue
@@ -237,7 +254,9 @@ def _record(
 
 @functools.cache
 def _decays(beta1: float, beta2: float) -> tuple[Tensor, Tensor]:
-    """Return ``r^k`` and ``b2^(-k / 2)``, float64, from the earliest step whose update is not negligible to the last, k = 1."""
+    """Return ``r^k`` and ``b2^(-k / 2)``, float64, from the earliest step whose update is not
+    negligible to the last, k = 1.
+    """
     ratio = beta1 / math.sqrt(beta2)
     window = max(1, math.ceil(math.log(NEGLIGIBLE) / math.log(ratio))) if ratio > 0 else 1
     gaps = torch.arange(window, 0, -1, dtype=torch.float64)
@@ -245,10 +264,11 @@ def _decays(beta1: float, beta2: float) -> tuple[Tensor, Tensor]:
 
 
 def quadrature(moments: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Find two terms ``A_i / (x + E_i)`` with the same moments as a sum of ``a_k / (x + eps * x_k)``.
+    """Find two terms ``A_i / (x + E_i)`` with the same moments as a sum of ``a_k / (x + eps *
+    x_k)``.
 
-    ``moments`` are ``(U, 4 or more)`` float64, the sums of ``a_k x_k^j`` over k for j = -1, 0, 1, 2. Returns ``A_1, E_1, A_2,
-    E_2``, ``(U,)`` float64 each.
+    ``moments`` are ``(U, 4 or more)`` float64, the sums of ``a_k x_k^j`` over k for j = -1, 0, 1,
+    2. Returns ``A_1, E_1, A_2, E_2``, ``(U,)`` float64 each.
     """
     total = moments[:, 0]
     first, second, third = (moments[:, j] / total.where(total > 0, 1.0) for j in (1, 2, 3))
@@ -264,7 +284,9 @@ def quadrature(moments: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Ten
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
-    """`torch.nn.utils.clip_grad_norm_` that also accepts sparse gradients, whose repeated rows it sums first."""
+    """`torch.nn.utils.clip_grad_norm_` that also accepts sparse gradients, whose repeated rows it
+    sums first.
+    """
     gradients = []
     for parameter in parameters:
         if (gradient := parameter.grad) is not None:
@@ -281,10 +303,11 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tenso
 def average_row_gradients(
     weight: nn.Parameter, gather: Callable[[Tensor], Tensor], processes: int
 ) -> int:
-    """Average a sparse gradient over processes by exchanging only its rows; a dense exchange would send ``(V, D)``.
+    """Average a sparse gradient over processes by exchanging only its rows; a dense exchange would
+    send ``(V, D)``.
 
-    Every process sums the rows in the same order, so all get the same bits. ``gather`` concatenates the equally shaped tensors
-    of all processes. Returns the bytes that this process received.
+    Every process sums the rows in the same order, so all get the same bits. ``gather`` concatenates
+    the equally shaped tensors of all processes. Returns the bytes that this process received.
     """
     if weight.grad is None:
         ids, rows = (

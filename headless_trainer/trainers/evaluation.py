@@ -1,6 +1,7 @@
 """Score held-out predictions over a fixed pool and over the whole vocabulary.
 
-Letters used in shapes: K predicted positions, U distinct tokens of the pool, D width, V vocabulary size.
+Letters used in shapes: K predicted positions, U distinct tokens of the pool, D width, V vocabulary
+size.
 """
 
 import itertools
@@ -23,8 +24,9 @@ from .data_loading import COUNTS
 from .step import predictions
 
 CHUNK_ELEMENTS = 2**25  # scores held at once, in elements: 128 MiB of float32
-# Tokens whose vectors are looked up at once. With a sharded embedding (ZeRO-3, FSDP2) every process takes part in each look-up,
-# so the number of look-ups must not depend on how many predictions a process has.
+# Tokens whose vectors are looked up at once. With a sharded embedding (ZeRO-3, FSDP2) every process
+# takes part in each look-up, so the number of look-ups must not depend on how many predictions a
+# process has.
 VOCABULARY_BLOCK = 2**15
 ROWS_OF_A_CHUNK = 32  # read at once for the fixed pool
 LARGEST_EXPONENT = 700.0  # of a perplexity, before it overflows
@@ -34,12 +36,15 @@ LARGEST_EXPONENT = 700.0  # of a perplexity, before it overflows
 def pool_scores(
     hidden: Tensor, target_ids: Tensor, head: Head, pool: NegativePool
 ) -> dict[str, Tensor]:
-    """Contrastive loss and accuracy of each prediction against a fixed pool, plus its own target if the pool lacks it.
+    """Contrastive loss and accuracy of each prediction against a fixed pool, plus its own target if
+    the pool lacks it.
 
-    ``hidden`` are the ``(K, D)`` outputs at the predicted positions. The head is called twice, independently of K.
+    ``hidden`` are the ``(K, D)`` outputs at the predicted positions. The head is called twice,
+    independently of K.
 
     Returns:
-        ``loss``: ``(K,)`` nats; ``pool_accuracy``: ``(K,)`` 1.0 where no candidate scores above the target.
+        ``loss``: ``(K,)`` nats; ``pool_accuracy``: ``(K,)`` 1.0 where no candidate scores above the
+        target.
     """
     candidates, candidate_bias = head.vectors(pool.ids).float(), head.bias(pool.ids)
     targets, target_bias = head.vectors(target_ids).float(), head.bias(target_ids)
@@ -72,7 +77,8 @@ def vocabulary_scores(
     prior: Tensor | None = None,
     apart: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Cross-entropy and accuracy over every token of the vocabulary, without the ``(K, V)`` matrix of scores.
+    """Cross-entropy and accuracy over every token of the vocabulary, without the ``(K, V)`` matrix
+    of scores.
 
     Args:
         hidden: ``(K, D)`` outputs at the predicted positions.
@@ -81,9 +87,10 @@ def vocabulary_scores(
         apart: ``(V,)`` bool, tokens whose total probability is also returned.
 
     Returns:
-        ``cross_entropy``: ``(K,)`` nats; ``accuracy``: ``(K,)`` 1.0 where the target is the best token. With a prior, the
-        same without it as ``cross_entropy_without_bias`` and ``accuracy_without_bias``. If ``apart`` is given, ``apart``:
-        ``(K,)`` total probability of these tokens.
+        ``cross_entropy``: ``(K,)`` nats; ``accuracy``: ``(K,)`` 1.0 where the target is the best
+        token. With a prior, the same without it as ``cross_entropy_without_bias`` and
+        ``accuracy_without_bias``. If ``apart`` is given, ``apart``: ``(K,)`` total probability of
+        these tokens.
     """
     hidden = hidden.float()
     offsets = {"": None} if prior is None else {"": prior, "_without_bias": None}
@@ -136,9 +143,11 @@ def generators_set_aside(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def fixed_pool(rows: Iterator, labels_of: Callable[[list], Tensor], size: int) -> NegativePool:
-    """Return the first ``size`` targets of held-out rows, for any batch size and number of processes.
+    """Return the first ``size`` targets of held-out rows, for any batch size and number of
+    processes.
 
-    ``labels_of`` draws the ``(B, T)`` labels of some rows. Raises ValueError if no row has a target.
+    ``labels_of`` draws the ``(B, T)`` labels of some rows. Raises ValueError if no row has a
+    target.
     """
     targets: list[Tensor] = []
     missing = size
@@ -157,13 +166,16 @@ def fixed_pool(rows: Iterator, labels_of: Callable[[list], Tensor], size: int) -
 
 
 class Evaluation:
-    """One evaluation: sums the figures of its predictions over batches, and averages them over processes.
+    """One evaluation: sums the figures of its predictions over batches, and averages them over
+    processes.
 
     Args:
         task: ``mlm`` or ``clm``, which has perplexities.
         draw: makes a batch of the collator a batch of the model, with ``labels``.
-        outputs: returns the ``(K, D)`` outputs of a model, for a batch, at ``(K,)`` predicted positions.
-        scores: returns the ``(K,)`` figures of predictions, from their outputs and ``(K,)`` target ids.
+        outputs: returns the ``(K, D)`` outputs of a model, for a batch, at ``(K,)`` predicted
+            positions.
+        scores: returns the ``(K,)`` figures of predictions, from their outputs and ``(K,)`` target
+            ids.
         sum_over_processes: sums a tensor over processes.
         pool: the fixed candidates, whose size is a figure too; None if there are none.
     """

@@ -17,29 +17,35 @@ MOST_WAITING = 1_000  # unread numbers of a run that neither logs nor saves
 
 
 def check_precision(args, model: nn.Module) -> None:
-    """Refuse what gives wrong gradients, disable TF32 again if ``tf32`` is False, and warn of 16-bit weights."""
+    """Refuse what gives wrong gradients, disable TF32 again if ``tf32`` is False, and warn of
+    16-bit weights.
+    """
     if args.device.type == "mps" and args.gradient_checkpointing:
         drops = [each.p for each in model.modules() if isinstance(each, nn.Dropout)]
-        if any(
-            [*drops, getattr(model.config, "attention_dropout", 0.0)]
-        ):  # the latter by a function, as in Llama
+        # The latter by a function, as in Llama.
+        if any([*drops, getattr(model.config, "attention_dropout", 0.0)]):
             raise ValueError(  # https://github.com/pytorch/pytorch/issues/127676
-                "activation_checkpointing is True but torch draws other dropout in the backward pass on mps, so gradients "
-                "would be wrong: leave it out, or set the model's dropout to 0."
+                "activation_checkpointing is True but torch draws other dropout in the backward "
+                "pass on mps, so gradients would be wrong: leave it out, or set the model's "
+                "dropout to 0."
             )
     if args.tf32 is False:  # accelerate enables it with torch_compile
         torch.backends.cuda.matmul.allow_tf32 = False
     if {weight.dtype for weight in model.parameters() if weight.requires_grad} & {*LOW_PRECISION}:
         logger.warning(
-            "The model has 16-bit weights, which lose small updates: load it with dtype=torch.float32."
+            "The model has 16-bit weights, which lose small updates: load it with "
+            "dtype=torch.float32."
         )
 
 
 class FiniteCheck:
-    """Raises FloatingPointError at a loss, gradient or weight that is not finite, before a checkpoint stores it."""
+    """Raises FloatingPointError at a loss, gradient or weight that is not finite, before a
+    checkpoint stores it.
+    """
 
     def __init__(self, args):
-        # On a GPU, numbers are read only at the next log or checkpoint: earlier, the host would have to wait for it.
+        # On a GPU, numbers are read only at the next log or checkpoint: earlier, the host would
+        # have to wait for it.
         self.args, self.late = args, args.device.type == "cuda"
         self._waiting: list[tuple[str, int, Tensor]] = []
 
@@ -49,7 +55,10 @@ class FiniteCheck:
             self.read_all()
 
     def watch_norm(self, grad_norm: Any, trainer) -> Any:
-        """Register the norm of a step's gradient, and return it. With fp16, raise FloatingPointError once no scale is left."""
+        """Register the norm of a step's gradient, and return it.
+
+        With fp16, raise FloatingPointError once no scale is left.
+        """
         if grad_norm is None:
             return None
         step, accelerator = trainer.state.global_step + 1, trainer.accelerator
@@ -60,8 +69,8 @@ class FiniteCheck:
         )
         if accelerator.mixed_precision != "fp16":
             self.watch(step, whole, "The norm of the gradient")
-        # With fp16 such a step is skipped and the scale halved, which is normal unless it never ends.
-        # Looked at in some steps only, since the host waits for both numbers.
+        # With fp16 such a step is skipped and the scale halved, which is normal unless it never
+        # ends. Looked at in some steps only, since the host waits for both numbers.
         elif (scaler := accelerator.scaler) is not None and step % 50 == 0 and not whole.isfinite():
             if (scale := scaler.get_scale()) < 1.0:
                 what = f"The norm of the gradient is {float(whole)} at step {step} although the fp16 loss scale has fallen to"
@@ -69,14 +78,18 @@ class FiniteCheck:
         return grad_norm
 
     def read_all(self) -> None:
-        """Raise FloatingPointError at the first number registered since the last call that is not finite."""
+        """Raise FloatingPointError at the first number registered since the last call that is not
+        finite.
+        """
         waiting, self._waiting = self._waiting, []
         for what, step, number in waiting:
             if not math.isfinite(value := float(number)):
                 raise self.diverged(f"{what} is {value} at step {step}")
 
     def check_weights(self, model: nn.Module, step: int) -> None:
-        """Raise FloatingPointError if a registered number, or a weight after a step, is not finite."""
+        """Raise FloatingPointError if a registered number, or a weight after a step, is
+        not finite.
+        """
         self.read_all()
         for name, parameter in model.named_parameters():
             own = parameter.to_local() if isinstance(parameter, DTensor) else parameter

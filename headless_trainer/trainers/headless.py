@@ -1,11 +1,12 @@
 """Headless pretraining by Contrastive Weight Tying.
 
-`HeadlessTrainer.compute_loss` computes the loss. step.py turns the batches of a step into candidates, and
-models/candidate_head.py scores them.
+`HeadlessTrainer.compute_loss` computes the loss. step.py turns the batches of a step into
+candidates, and models/candidate_head.py scores them.
 
-To change the loss over the candidates, override ``pool_loss``; ``log_step`` (the floor) and ``evaluation_scores`` then no
-longer match it. To change the negatives, override ``candidates_of_step``; to change the scores, set ``head_class``. To log a
-number, call ``self.window.add(name, value)``; add a row to measures.py to show it.
+To change the loss over the candidates, override ``pool_loss``; ``log_step`` (the floor) and
+``evaluation_scores`` then no longer match it. To change the negatives, override
+``candidates_of_step``; to change the scores, set ``head_class``. To log a number, call
+``self.window.add(name, value)``; add a row to measures.py to show it.
 
 Letters used in shapes: K predicted positions, U distinct candidates, D width, V vocabulary size.
 """
@@ -34,16 +35,20 @@ logger = logging.getLogger(__name__)
 
 
 class HeadlessTrainer(PretrainingTrainer):
-    """`Trainer` that pretrains a trunk with Contrastive Weight Tying, without a vocabulary projection.
+    """`Trainer` that pretrains a trunk with Contrastive Weight Tying, without a vocabulary
+    projection.
 
     Source: https://arxiv.org/abs/2309.08351.
 
     Args:
-        model: a trunk (``AutoModel``), or a ``...ForMaskedLM`` / ``...ForCausalLM`` whose trunk alone is trained and saved.
+        model: a trunk (``AutoModel``), or a ``...ForMaskedLM`` / ``...ForCausalLM`` whose trunk
+            alone is trained and saved.
         args: the settings; ``args.negatives`` selects whose targets are the candidates.
-        data_collator: makes ``input_ids`` and, where rows differ in length, ``attention_mask``. Pads by default.
-        token_counts: ``(V,)`` int64 counts of each token as a target in the previous training run, for the free head that
-            evaluation scores; by default the counts saved beside the checkpoint that the model was loaded from.
+        data_collator: makes ``input_ids`` and, where rows differ in length, ``attention_mask``.
+            Pads by default.
+        token_counts: ``(V,)`` int64 counts of each token as a target in the previous training run,
+            for the free head that evaluation scores; by default the counts saved beside the
+            checkpoint that the model was loaded from.
         kwargs: passed on to `Trainer`. ``processing_class`` is the tokenizer, which mlm requires.
 
     Raises:
@@ -59,8 +64,8 @@ class HeadlessTrainer(PretrainingTrainer):
         if token_counts is not None:
             if len(token_counts) != self.head.size:
                 raise ValueError(
-                    f"token_counts has {len(token_counts)} entries but the embedding has {self.head.size} rows: pass the "
-                    "counts of this vocabulary."
+                    f"token_counts has {len(token_counts)} entries but the embedding has "
+                    f"{self.head.size} rows: pass the counts of this vocabulary."
                 )
             log_prior(token_counts)  # raises ValueError for shares, before training
             self.token_counts = self.carried_by_first(
@@ -82,11 +87,13 @@ class HeadlessTrainer(PretrainingTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Tensor | tuple[Tensor, dict]:
-        """Contrastive Weight Tying: each output must pick its own target among the targets of its pool.
+        """Contrastive Weight Tying: each output must pick its own target among the targets of its
+        pool.
 
         Returns:
-            A scalar in nats: this micro-batch's part of the loss of its optimizer step, or, outside a step, the loss of the
-            batch. With ``return_outputs``, a pair of the loss and ``{"loss": loss}``.
+            A scalar in nats: this micro-batch's part of the loss of its optimizer step, or, outside
+            a step, the loss of the batch. With ``return_outputs``, a pair of the loss and
+            ``{"loss": loss}``.
         """
         inputs, micro_batch = self.take_out(inputs)
         hidden = self.head.hidden(model, inputs, micro_batch.predicted)  # (K, D)
@@ -125,13 +132,15 @@ class HeadlessTrainer(PretrainingTrainer):
 
         Returns:
             ``(U,)``, or ``(N, U)`` for weights that differ between predictions, whose rows and
-            positions ``part`` holds. A candidate of weight 0, -inf here, is left out; a target must not
-            be.
+            positions ``part`` holds. A candidate of weight 0, -inf here, is left out; a target must
+            not be.
         """
         return part.pool.log_weights(dtype)
 
     def language_model(self) -> PreTrainedModel:
-        """Return a copy of the trunk with its free head, ready to generate or fill masks: see `attach_lm_head`."""
+        """Return a copy of the trunk with its free head, ready to generate or fill masks: see
+        `attach_lm_head`.
+        """
         if self.rows is not None:
             self.rows.catch_up()
         counts, share = self.all_token_counts().cpu(), drawn_share_of(run_totals(self))
@@ -166,8 +175,8 @@ class HeadlessTrainer(PretrainingTrainer):
         if counts.any():
             return candidate_log_prior(counts, drawn_share_of(run_totals(self)))
         logger.warning(
-            "No target was counted yet, so evaluation lacks log q and skips the free head's cross-entropy, accuracy and "
-            "perplexity. Train first, load the model from a folder that holds its token_counts.safetensors, or pass "
-            "token_counts."
+            "No target was counted yet, so evaluation lacks log q and skips the free head's "
+            "cross-entropy, accuracy and perplexity. Train first, load the model from a folder "
+            "that holds its token_counts.safetensors, or pass token_counts."
         )
         return None

@@ -60,8 +60,8 @@ class CandidatePools:
         draws: chooses candidates that are no targets.
         pool_size: number of targets in a pool, or None; up to ``args.pool_size`` it may change from
             step to step.
-        recent: targets of earlier steps: with ``negatives="world"`` those of all processes, otherwise
-            those of this one.
+        recent: targets of earlier steps: with ``negatives="world"`` those of all processes,
+            otherwise those of this one.
     """
 
     def __init__(
@@ -122,7 +122,9 @@ class CandidatePools:
     def _pools_of_forward(
         self, target_ids: Tensor, drawn: Tensor | None
     ) -> tuple[NegativePool, ...]:
-        """Split the ``(K,)`` targets of a forward into as few pools as hold them, or top them up."""
+        """Split the ``(K,)`` targets of a forward into as few pools as hold them, or top
+        them up.
+        """
         limit = self.pool_size
         parts = 1 if limit is None else math.ceil(target_ids.numel() / limit)
         if parts > 1:

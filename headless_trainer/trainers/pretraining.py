@@ -1,7 +1,8 @@
 """The base class of all trainers, in the order of a training run.
 
-headless.py, sampled_softmax.py and vanilla.py compute the losses; step.py prepares batches for them. The trainer delegates
-everything else to parts in files of their own, such as evaluation.py, saving.py and resume.py.
+headless.py, sampled_softmax.py and vanilla.py compute the losses; step.py prepares batches for
+them. The trainer delegates everything else to parts in files of their own, such as evaluation.py,
+saving.py and resume.py.
 
 Letters used in shapes: K predicted positions, V vocabulary size.
 """
@@ -84,7 +85,8 @@ from .window import LogAtSaves, TrainingWindow
 
 logger = logging.getLogger(__name__)
 
-# Private methods overridden below, because transformers has no event there. tests/library_contract.py gives the reasons.
+# Private methods overridden below, because transformers has no event there.
+# tests/library_contract.py gives the reasons.
 PRIVATE_OVERRIDES = (
     "_save_checkpoint", "_get_output_dir", "_push_from_checkpoint", "_clip_grad_norm", "_get_grad_norm", "_get_dataloader",
     "_get_train_sampler", "_load_from_checkpoint", "_load_best_model", "_determine_best_metric",
@@ -97,15 +99,18 @@ def check_trainable(
     args: HeadlessTrainingArguments,
     head_class: type[Head] = CandidateHead,
 ) -> TargetMaker:
-    """Check, before any long work starts, that a trainer with this ``head_class`` accepts a model and its tokenizer.
+    """Check, before any long work starts, that a trainer with this ``head_class`` accepts a model
+    and its tokenizer.
 
     Raises:
-        ValueError: if the model, its tokenizer and the settings, whose task is set, are incompatible.
+        ValueError: if the model, its tokenizer and the settings, whose task is set, are
+            incompatible.
     """
     trunk = find_trunk(model)
     if getattr(model.config, "output_router_logits", False):
         raise ValueError(
-            "output_router_logits is True but no trainer here adds the loss of routers: set it to False."
+            "output_router_logits is True but no trainer here adds the loss of routers: set it to "
+            "False."
         )
     if args.task == "clm":
         check_causal(trunk)
@@ -115,25 +120,30 @@ def check_trainable(
 
 
 class PretrainingTrainer(Trainer):
-    """Base class of the trainers. Use `HeadlessTrainer`, `SampledSoftmaxTrainer` or `VanillaTrainer`.
+    """Base class of the trainers. Use `HeadlessTrainer`, `SampledSoftmaxTrainer` or
+    `VanillaTrainer`.
 
-    Differences from `transformers.Trainer`: the trainer draws the targets of a whole optimizer step before its first forward
-    and scales the loss for gradient accumulation; a number that is not finite stops the run; checkpoints are written to a
-    temporary folder, with checksums, and renamed; evaluation averages over tokens, so it does not depend on the batch size;
-    pushes to the Hub cannot stop training.
+    Differences from `transformers.Trainer`: the trainer draws the targets of a whole optimizer step
+    before its first forward and scales the loss for gradient accumulation; a number that is not
+    finite stops the run; checkpoints are written to a temporary folder, with checksums, and
+    renamed; evaluation averages over tokens, so it does not depend on the batch size; pushes to the
+    Hub cannot stop training.
 
     Attributes:
         head: scores tokens; a `CandidateHead` or a `VocabularyHead`.
         window: figures since the last log; ``window.add(name, value)`` logs another.
-        rows: updates only the embedding rows that a step reads; None if the whole embedding is updated.
+        rows: updates only the embedding rows that a step reads; None if the whole embedding is
+            updated.
         stream: the stream that is read; None if the rows are in memory.
         saved_dtype: dtype of the final model; None to keep the dtype of training.
-        old_eval_dataset: rows of the model's earlier training, which `evaluate` also scores, as ``eval_old_...``.
+        old_eval_dataset: rows of the model's earlier training, which `evaluate` also scores, as
+            ``eval_old_...``.
         hub: pushes to the Hub; None if nothing is pushed, and on all processes but the main one.
         token_counts: ``(V,)`` int64 counts of each token as a target, on this process.
     """
 
-    # True for every objective: compute_loss returns each micro-batch's part of the step's loss, so nothing is left to divide.
+    # True for every objective: compute_loss returns each micro-batch's part of the step's loss, so
+    # nothing is left to divide.
     loss_is_scaled_for_ga = True
     objective: str  # must equal args.objective
     head_class: type[Head]
@@ -153,16 +163,18 @@ class PretrainingTrainer(Trainer):
             raise ValueError(f"args must be HeadlessTrainingArguments, got {type(args).__name__}.")
         if gone := [name for name in PRIVATE_OVERRIDES if not hasattr(Trainer, name)]:
             raise RuntimeError(  # nothing would call our override, so checkpoints would lack parts
-                f"transformers {transformers.__version__} has no Trainer.{gone[0]}: install a tested one (constraints.txt)."
+                f"transformers {transformers.__version__} has no Trainer.{gone[0]}: install a "
+                "tested one (constraints.txt)."
             )
         if args.objective != self.objective:
             raise ValueError(
-                f"args.objective is {args.objective!r} but {type(self).__name__} trains {self.objective!r}: pass "
-                f'HeadlessTrainingArguments(objective="{self.objective}"), or use the trainer of that objective.'
+                f"args.objective is {args.objective!r} but {type(self).__name__} trains "
+                f"{self.objective!r}: pass "
+                f'HeadlessTrainingArguments(objective="{self.objective}"), or use the trainer of '
+                "that objective."
             )
-        args.output_dir = os.path.abspath(
-            args.output_dir
-        )  # the process may change its working directory
+        # The process may change its working directory.
+        args.output_dir = os.path.abspath(args.output_dir)
         check_devices(args)
         self.task = args.task = args.task or infer_task(without_adapter(model))
         refuse(args, PRETRAINING)  # again, now that the task is known
@@ -188,7 +200,8 @@ class PretrainingTrainer(Trainer):
             free_padding_row(self.model, processing_class, args.seed)
         self.embedding = self.model.get_input_embeddings()
         self.roles = EmbeddingRoles(self.embedding)
-        # Counts over all training of the model: this run and the checkpoint that it was loaded from.
+        # Counts over all training of the model: this run and the checkpoint that it was loaded
+        # from.
         counts, totals = resume.counts_beside(
             self.model, self.embedding.num_embeddings, objective_of(args)
         )
@@ -215,26 +228,26 @@ class PretrainingTrainer(Trainer):
         for callback in (self.signal, LogAtSaves(self.window), self.rows, self.stream):
             if callback is not None:
                 self.add_callback(callback)
-        self.callback_handler.callbacks.insert(
-            0, self.window
-        )  # before the others, so that it does not time them
+        # Before the others, so that it does not time them.
+        self.callback_handler.callbacks.insert(0, self.window)
 
-    # Defined by each objective, besides compute_loss -------------------------------------------------------------------
+    # Defined by each objective, besides compute_loss ------------------------------------------
 
     def trained_part(self, model: nn.Module) -> nn.Module:
         """Return the part of the given model that is trained."""
         return model
 
     def candidates_of_step(self, targets: list[Tensor]) -> Shares:
-        """Return pools and divisor of each micro-batch of a step (see `MicroBatch`), from the ``(K,)`` target ids of each."""
+        """Return pools and divisor of each micro-batch of a step (see `MicroBatch`), from the
+        ``(K,)`` target ids of each.
+        """
         return self.pools(targets, self.state.global_step, remember=self.is_in_train)
 
     def log_step(self, step: Step) -> None:
         """Add the figures of the coming step to `window`: here the sizes of its pools."""
         for pool in (part.pool for each in step.micro_batches for part in each.candidates):
-            used = int(
-                pool.targets > 0
-            )  # every process must add the same names, even without a prediction
+            # Every process must add the same names, even without a prediction.
+            used = int(pool.targets > 0)
             self.window.add("pool_tokens", len(pool) * used, used)
             self.window.add("pool_size", pool.size * used, used)
 
@@ -249,7 +262,8 @@ class PretrainingTrainer(Trainer):
         pool: NegativePool | None,
         prior: Tensor | None,
     ) -> dict[str, Tensor]:
-        """Return ``(K,)`` figures of the predictions under their names in the logs, which include ``loss``.
+        """Return ``(K,)`` figures of the predictions under their names in the logs, which include
+        ``loss``.
 
         Args:
             hidden: ``(K, D)`` outputs at the predicted positions.
@@ -259,7 +273,7 @@ class PretrainingTrainer(Trainer):
         """
         raise NotImplementedError
 
-    # Step --------------------------------------------------------------------------------------------------------------
+    # Step -------------------------------------------------------------------------------------
 
     def _get_dataloader(
         self, dataset: Any, *given: Any, is_training: bool = False, **named: Any
@@ -297,12 +311,12 @@ class PretrainingTrainer(Trainer):
         """Draw targets and candidates for all micro-batches of the coming optimizer step."""
         self.window.start_step()
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        if (
-            len(batches) < num_batches
-        ):  # too few for a step: the parent would add their gradients to the next one
+        # Too few for a step: the parent would add their gradients to the next one.
+        if len(batches) < num_batches:
             if batches:
                 logger.warning(
-                    "train_dataset ended before its length: its last batches fill no step and are skipped."
+                    "train_dataset ended before its length: its last batches fill no step and are "
+                    "skipped."
                 )
             return [], None
         if self.stream is not None:
@@ -310,9 +324,8 @@ class PretrainingTrainer(Trainer):
         step = self._draw(batches)
         for each in step.micro_batches:
             self.window.add_batch(each.tokens, each.target_ids.numel())
-            self.token_counts.index_add_(
-                0, each.target_ids, torch.ones_like(each.target_ids)
-            )  # bincount makes (V,)
+            # A bincount would make (V,) numbers in each step.
+            self.token_counts.index_add_(0, each.target_ids, torch.ones_like(each.target_ids))
         self.log_step(step)
         if self.rows is not None:
             self.rows.catch_up(step)
@@ -328,12 +341,15 @@ class PretrainingTrainer(Trainer):
         )
 
     def take_out(self, inputs: dict) -> tuple[dict[str, Any], MicroBatch]:
-        """Split a batch into the model's inputs and its drawn targets; for a batch outside training, draw them now."""
+        """Split a batch into the model's inputs and its drawn targets; for a batch outside
+        training, draw them now.
+        """
         if CARRIED not in inputs:
             if self.is_in_train:
                 raise ValueError(
-                    f"The batch of a training step has lost its entry {CARRIED!r}, so its labels may be misaligned: if you "
-                    "override training_step or _prepare_inputs, keep or copy that entry."
+                    f"The batch of a training step has lost its entry {CARRIED!r}, so its labels "
+                    "may be misaligned: if you override training_step or _prepare_inputs, keep or "
+                    "copy that entry."
                 )
             (inputs,) = self._draw([inputs]).batches
         micro_batch = inputs[CARRIED]
@@ -344,10 +360,12 @@ class PretrainingTrainer(Trainer):
     def autocast_smart_context_manager(
         self, cache_enabled: bool | None = True
     ) -> AbstractContextManager:
-        """Autocast the loss: accelerate autocasts only the model's forward, but candidates are scored outside it."""
+        """Autocast the loss: accelerate autocasts only the model's forward, but candidates are
+        scored outside it.
+        """
         return self.accelerator.autocast()
 
-    # Backward, clipping, update ----------------------------------------------------------------------------------------
+    # Backward, clipping, update ---------------------------------------------------------------
 
     def training_step(
         self, model: nn.Module, inputs: dict, num_items_in_batch: Any = None
@@ -387,7 +405,7 @@ class PretrainingTrainer(Trainer):
             grad_norm = self._clip_grad_norm(model)  # the parent does not clip: only measure
         return self.finite.watch_norm(super()._get_grad_norm(model, grad_norm), self)
 
-    # Logs --------------------------------------------------------------------------------------------------------------
+    # Logs -------------------------------------------------------------------------------------
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:  # a log of training steps, not of an evaluation or the end of the run
@@ -395,7 +413,8 @@ class PretrainingTrainer(Trainer):
             logs.update(self.window.flush(self.args.device, self.sum_over_processes))
             if not logs["predicted_tokens"]:
                 logger.warning(
-                    "No row had a target since the last log: nothing was learned. Are all 'labels' -100?"
+                    "No row had a target since the last log: nothing was learned. Are all "
+                    "'labels' -100?"
                 )
         super().log(logs, start_time)
 
@@ -406,14 +425,15 @@ class PretrainingTrainer(Trainer):
             else values
         )
 
-    # Evaluation --------------------------------------------------------------------------------------------------------
+    # Evaluation -------------------------------------------------------------------------------
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict:
         metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         if eval_dataset is None and self.old_eval_dataset is not None:
-            # By predict: callbacks of evaluate, such as early stopping, expect the figures of the new rows.
+            # By predict: callbacks of evaluate, such as early stopping, expect the figures of the
+            # new rows.
             old = self.predict(
                 self.old_eval_dataset, ignore_keys, f"{metric_key_prefix}_old"
             ).metrics
@@ -462,7 +482,7 @@ class PretrainingTrainer(Trainer):
     ) -> tuple[Tensor, None, None]:
         return self.evaluation.score(model, inputs), None, None
 
-    # Saving ------------------------------------------------------------------------------------------------------------
+    # Saving -----------------------------------------------------------------------------------
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         self.finite.check_weights(self.model, self.state.global_step)
@@ -478,15 +498,21 @@ class PretrainingTrainer(Trainer):
         )
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        # With save_strategy `best`, only this answer decides whether a checkpoint is saved, also after a signal.
+        # With save_strategy `best`, only this answer decides whether a checkpoint is saved, also
+        # after a signal.
         stopped = self.signal.agreed()
         return super()._determine_best_metric(metrics, trial) or stopped
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Do nothing: the parent would push a checkpoint before it is complete. `HubPushes.on_save` pushes it afterwards."""
+        """Do nothing: the parent would push a checkpoint before it is complete.
+
+        `HubPushes.on_save` pushes it afterwards.
+        """
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save model, tokenizer, token counts, totals of the run and card; then push if ``args.push_to_hub`` is set."""
+        """Save model, tokenizer, token counts, totals of the run and card; then push if
+        ``args.push_to_hub`` is set.
+        """
         folder = Path(output_dir or self.args.output_dir)
         if _internal_call:  # for a checkpoint, whose folder is already a temporary one
             saving.write_model(self, folder, leaves_run=False)
@@ -502,7 +528,9 @@ class PretrainingTrainer(Trainer):
             self._push("Model save", blocking=False)
 
     def save_weights(self, folder: str) -> None:
-        """Save whole weights, also where the parent would save shards or, before sharding, nothing."""
+        """Save whole weights, also where the parent would save shards or, before sharding,
+        nothing.
+        """
         if not self.is_prepared:
             self._save(folder)
         elif self.is_fsdp_enabled and "FULL_STATE_DICT" not in str(
@@ -523,7 +551,9 @@ class PretrainingTrainer(Trainer):
 
     @property
     def is_prepared(self) -> bool:
-        """False if DeepSpeed or FSDP has not sharded the model yet, as in a run that had nothing left to train."""
+        """False if DeepSpeed or FSDP has not sharded the model yet, as in a run that had nothing
+        left to train.
+        """
         if self.is_deepspeed_enabled:
             return self.deepspeed is not None
         return (
@@ -538,26 +568,33 @@ class PretrainingTrainer(Trainer):
                 self.state.save_to_json(str(aside))
 
     def carried_by_first(self, counts: Tensor) -> Tensor:
-        """Return the counts on the first process and zeros on the others, so that the sum over processes is right."""
+        """Return the counts on the first process and zeros on the others, so that the sum over
+        processes is right.
+        """
         return counts if self.is_world_process_zero() else torch.zeros_like(counts)
 
     def all_token_counts(self) -> Tensor:
         return self.sum_over_processes(self.token_counts.to(self.args.device))
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: `save_model` has written the card, and the parent's, which scripts request, would replace it."""
+        """Do nothing: `save_model` has written the card, and the parent's, which scripts request,
+        would replace it.
+        """
 
-    # The Hub -----------------------------------------------------------------------------------------------------------
+    # The Hub ----------------------------------------------------------------------------------
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Create the repository in the background, so that a refusal shows at the start of training."""
+        """Create the repository in the background, so that a refusal shows at the start of
+        training.
+        """
         if self.is_world_process_zero():
             self.hub = HubPushes(self.args, token, private)
             self.hub.stopping = lambda: self.signal.stopped
             self.hub_model_id = self.hub.repo
             self.add_callback(self.hub)
 
-    def push_to_hub(  # type: ignore[override] # returns after the pending pushes, without their commits
+    # It returns after the pending pushes, without their commits.
+    def push_to_hub(  # type: ignore[override]
         self,
         commit_message: str = "End of training",
         blocking: bool = True,
@@ -566,7 +603,9 @@ class PretrainingTrainer(Trainer):
         private: bool | None = None,
         **card: Any,  # of the parent's card, which run_mlm.py passes: see create_model_card
     ) -> None:
-        """Save the model and push the run's folder without its checkpoints; ``blocking`` waits for a bounded time."""
+        """Save the model and push the run's folder without its checkpoints; ``blocking`` waits for
+        a bounded time.
+        """
         if self.hub is None:
             self.init_hf_repo(token, private)
         with with_settings(self.args, push_to_hub=False):  # or saving would push too
@@ -578,14 +617,13 @@ class PretrainingTrainer(Trainer):
             self.callback_handler.on_push_begin(self.args, self.state, self.control)
             self.hub.push_run(*args, **kwargs)
 
-    # Starting and resuming ---------------------------------------------------------------------------------------------
+    # Starting and resuming --------------------------------------------------------------------
 
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
     ) -> TrainOutput:
-        self.args.output_dir = os.path.abspath(
-            self.args.output_dir
-        )  # it may have been set to another
+        # It may have been set to another.
+        self.args.output_dir = os.path.abspath(self.args.output_dir)
         check_anything_is_trained(self.model)
         with ExitStack() as around:
             around.enter_context(alone_in(self.args.output_dir, owner="training"))
@@ -616,13 +654,16 @@ class PretrainingTrainer(Trainer):
             result = super().train(checkpoint, *args, **kwargs)
             if not (self.state.global_step or self.signal.stopped):
                 raise ValueError(
-                    "train_dataset fills no batch: lower per_device_train_batch_size, or keep its last rows."
+                    "train_dataset fills no batch: lower per_device_train_batch_size, or keep its "
+                    "last rows."
                 )
             self.finite.read_all()
             return result
 
     def _go_on_from(self, checkpoint: str) -> bool:
-        """Restore a checkpoint's totals and position in the data; return True if nothing is left to train."""
+        """Restore a checkpoint's totals and position in the data; return True if nothing is left to
+        train.
+        """
         resume.check_resume(self, checkpoint)
         resume.load_totals(self, checkpoint)
         self.pools.load(checkpoint)
@@ -635,7 +676,8 @@ class PretrainingTrainer(Trainer):
         best = resume.best_checkpoint(state, Path(checkpoint).parent) if wanted else checkpoint
         if best is None:
             logger.warning(
-                "The best checkpoint no longer exists: load_best_model_at_end takes the last weights."
+                "The best checkpoint no longer exists: load_best_model_at_end takes the last "
+                "weights."
             )
         self._load_from_checkpoint(best or checkpoint)
         self.state = state

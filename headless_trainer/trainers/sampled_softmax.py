@@ -1,15 +1,15 @@
 """Sampled softmax: continues a checkpoint with its own head, which scores only candidates.
 
-`SampledSoftmaxTrainer.compute_loss` computes the loss. The scores of a language model are log p up to a
-constant; a plain softmax over targets and drawn tokens would teach it log p - log q instead. So each
-candidate is weighted by its count in the pool over its expected count (`PredictedDraws`), and the sum
-over candidates estimates the sum over the vocabulary.
+`SampledSoftmaxTrainer.compute_loss` computes the loss. The scores of a language model are log p up
+to a constant; a plain softmax over targets and drawn tokens would teach it log p - log q instead.
+So each candidate is weighted by its count in the pool over its expected count (`PredictedDraws`),
+and the sum over candidates estimates the sum over the vocabulary.
 
-Now and then a step scores the whole vocabulary. It pushes down what the candidates seldom reach, and
-measures the mean prediction, from which further candidates are drawn.
+Now and then a step scores the whole vocabulary. It pushes down what the candidates seldom reach,
+and measures the mean prediction, from which further candidates are drawn.
 
-Letters used in shapes: K predicted positions, N those that one pool serves, L looked-up ids, U distinct
-candidates, D width, V vocabulary size.
+Letters used in shapes: K predicted positions, N those that one pool serves, L looked-up ids, U
+distinct candidates, D width, V vocabulary size.
 """
 
 import logging
@@ -30,8 +30,9 @@ from .pools import Shares
 from .pretraining import PretrainingTrainer
 from .step import Candidates, Step
 
-# Default number of tokens drawn per step; for mlm, which predicts few tokens, at least a share of the vocabulary; and the
-# largest share. With too few draws, tokens that never occur keep or gain probability; more cost time (docs/adapting.md).
+# Default number of tokens drawn per step; for mlm, which predicts few tokens, at least a share of
+# the vocabulary; and the largest share. With too few draws, tokens that never occur keep or gain
+# probability; more cost time (docs/adapting.md).
 DRAWN, MLM_SHARE, LARGEST_SHARE = 4096, 0.125, 0.25
 EXACT_EVERY = 8  # default number of steps from one exact step to the next
 # The probability of tokens that are never targets, and its largest growth without a warning.
@@ -49,13 +50,14 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         model: as in `VanillaTrainer`.
         args: the settings, with ``objective="sampled_softmax"``.
         data_collator: as in `HeadlessTrainer`.
-        token_counts: ``(V,)`` int64 counts of each token as a target in the training data; by default counted in
-            ``train_dataset`` if it is a `datasets.Dataset` with ``input_ids``. Pass them if the collator makes labels that
-            leave out tokens, such as those of prompts.
+        token_counts: ``(V,)`` int64 counts of each token as a target in the training data; by
+            default counted in ``train_dataset`` if it is a `datasets.Dataset` with ``input_ids``.
+            Pass them if the collator makes labels that leave out tokens, such as those of prompts.
         kwargs: passed on to `Trainer`.
 
     Raises:
-        ValueError: if the model has no vocabulary projection, or the counts are missing or fit another vocabulary.
+        ValueError: if the model has no vocabulary projection, or the counts are missing or fit
+            another vocabulary.
     """
 
     objective = "sampled_softmax"
@@ -78,8 +80,9 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
             token_counts = target_counts(rows, size, self.task, tokenizer, args.isolate_documents)
         if token_counts is None or len(token_counts) < self.head.size:
             raise ValueError(
-                f"token_counts is {None if token_counts is None else len(token_counts)} but the head scores "
-                f"{self.head.size} tokens: pass the count of each as a target in the training data."
+                f"token_counts is {None if token_counts is None else len(token_counts)} but the "
+                f"head scores {self.head.size} tokens: pass the count of each as a target in the "
+                "training data."
             )
         token_counts = token_counts[: self.head.size]
         # Tokens absent from the new texts: their probability shows whether the sample is too small.
@@ -101,7 +104,9 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
 
     @property
     def is_exact_step(self) -> bool:
-        """Whether the coming training step scores the whole vocabulary: the first, and every Nth."""
+        """Whether the coming training step scores the whole vocabulary: the first, and
+        every Nth.
+        """
         every = self.args.exact_every
         return bool(self.is_in_train and every and self.state.global_step % every == 0)
 
@@ -143,7 +148,9 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
     def pool_loss(
         self, outputs: Tensor, part: Candidates, vectors: Tensor, bias: Tensor | None
     ) -> Tensor:
-        """Sum the losses of the predictions that one pool serves: see `HeadlessTrainer.pool_loss`."""
+        """Sum the losses of the predictions that one pool serves: see
+        `HeadlessTrainer.pool_loss`.
+        """
         return candidate_loss(
             outputs,
             part.target_index,
@@ -163,8 +170,8 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
             )
             if now > first + GROWTH:
                 logger.warning(
-                    "Tokens that are never targets have %.1f %% of the probability; at the first evaluation they had %.1f %%. "
-                    "Raise sampled_negatives (now %d).",
+                    "Tokens that are never targets have %.1f %% of the probability; at the first "
+                    "evaluation they had %.1f %%. Raise sampled_negatives (now %d).",
                     *(100 * now, 100 * first, self.args.sampled_negatives),
                 )
         super().log(logs, start_time)

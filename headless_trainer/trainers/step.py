@@ -1,18 +1,21 @@
 """From a batch to what its loss needs, from top to bottom.
 
-`Trainer.get_batch_samples` hands over all micro-batches of an optimizer step before the first forward. `draw_step` then
-prepares their losses on the host:
+`Trainer.get_batch_samples` hands over all micro-batches of an optimizer step before the first
+forward. `draw_step` then prepares their losses on the host:
 
-1. `TargetMaker` turns a batch of the collator into inputs and aligned labels, by masking or shifting;
+1. `TargetMaker` turns a batch of the collator into inputs and aligned labels, by masking or
+shifting;
 2. `predictions` finds the positions and tokens of the labels;
 3. `CandidatePools`, in pools.py, chooses the tokens that each prediction is scored against, and the
    divisor of its loss;
-4. `MicroBatch` holds the result, which travels to the device inside its batch under the name `CARRIED`.
+4. `MicroBatch` holds the result, which travels to the device inside its batch under the name
+`CARRIED`.
 
-For each micro-batch `Trainer.training_step` then calls ``compute_loss``, which takes the `MicroBatch` out of the batch.
+For each micro-batch `Trainer.training_step` then calls ``compute_loss``, which takes the
+`MicroBatch` out of the batch.
 
-Letters used in shapes: B rows, T tokens in a row, K predicted positions, N those of them that one pool serves, U distinct
-candidates, L ids whose vectors are looked up
+Letters used in shapes: B rows, T tokens in a row, K predicted positions, N those of them that one
+pool serves, U distinct candidates, L ids whose vectors are looked up
 """
 
 import inspect
@@ -44,9 +47,11 @@ CARRIED = "headless_trainer.micro_batch"
 TOKEN_COLUMNS = ("labels", "special_tokens_mask", *LEARNED_MASKS)
 # Entries of a batch that reach layers through a forward's ``**kwargs``.
 KNOWN_ENTRIES = ("seq_idx",)
-# Every run masks held-out rows alike; otherwise each seed of a comparison would be scored on other targets.
+# Every run masks held-out rows alike; otherwise each seed of a comparison would be scored on other
+# targets.
 EVALUATION_SEED = 42
-# This many given mlm labels are refused if all equal their inputs: BERT's rule leaves only a tenth unchanged.
+# This many given mlm labels are refused if all equal their inputs: BERT's rule leaves only a tenth
+# unchanged.
 UNCHANGED_LABELS = 256
 
 
@@ -124,7 +129,8 @@ class TargetMaker:
     def __call__(
         self, batch: dict, step: int | None, device: torch.device | None = None
     ) -> dict[str, Any]:
-        """Make the inputs of the trunk, and ``labels`` ``(B, T)``: the token that each output must predict, or -100.
+        """Make the inputs of the trunk, and ``labels`` ``(B, T)``: the token that each output must
+        predict, or -100.
 
         Args:
             batch: ``input_ids`` ``(B, T)`` and anything else from the collator; clm labels are not
@@ -138,7 +144,8 @@ class TargetMaker:
         input_ids, given = inputs["input_ids"], batch.get("labels")
         if given is not None and given.shape != input_ids.shape:
             raise ValueError(
-                f"labels has shape {(*given.shape,)}, not one for each token: remove the column 'labels'."
+                f"labels has shape {(*given.shape,)}, not one for each token: remove the column "
+                "'labels'."
             )
         self._refuse_unread(inputs)
         unlearned = unlearned_tokens(batch)
@@ -155,7 +162,8 @@ class TargetMaker:
                 and "attention_mask" in inputs
                 and inputs["attention_mask"][:, 0].all()
             ):
-                # With it decoders would not keep the documents of a row apart; padding on the right is not read anyway.
+                # With it decoders would not keep the documents of a row apart; padding on the right
+                # is not read anyway.
                 del inputs["attention_mask"]
         elif given is not None:
             labels = given if unlearned is None else given.masked_fill(unlearned, IGNORE_INDEX)
@@ -173,7 +181,9 @@ class TargetMaker:
         return inputs | {"labels": labels}
 
     def _refuse_unread(self, inputs: dict[str, Any]) -> None:
-        """Refuse an entry of a user's collator with a number for each token that the model would not read."""
+        """Refuse an entry of a user's collator with a number for each token that the model would
+        not read.
+        """
         for name, values in inputs.items():
             if (
                 isinstance(values, Tensor)
@@ -187,7 +197,9 @@ class TargetMaker:
                 )
 
     def _check_given(self, input_ids: Tensor, labels: Tensor) -> None:
-        """Refuse labels that copy the inputs, as scripts for causal models write them: nothing would be masked."""
+        """Refuse labels that copy the inputs, as scripts for causal models write them: nothing
+        would be masked.
+        """
         given = labels != IGNORE_INDEX
         if self._unchanged is None or (labels != input_ids)[given].any():
             self._unchanged = None
@@ -195,9 +207,9 @@ class TargetMaker:
         self._unchanged += int(given.sum())
         if self._unchanged >= UNCHANGED_LABELS:
             raise ValueError(
-                f"The first {self._unchanged:,} labels in column 'labels' all equal their input_ids: nothing is masked, so "
-                "mlm would learn to copy. Remove the column 'labels' from the dataset to let the trainer mask, or mask in "
-                "your data collator."
+                f"The first {self._unchanged:,} labels in column 'labels' all equal their "
+                "input_ids: nothing is masked, so mlm would learn to copy. Remove the column "
+                "'labels' from the dataset to let the trainer mask, or mask in your data collator."
             )
 
 
@@ -208,8 +220,9 @@ def _masking_rule(model, tokenizer, args: HeadlessTrainingArguments) -> MaskingR
         )
     if getattr(tokenizer, "mask_token_id", None) is None:
         raise ValueError(
-            f"task is 'mlm' but the tokenizer, {tokenizer.name_or_path or type(tokenizer).__name__!r}, has no mask token. "
-            "Use task 'clm', use a tokenizer with a mask token, or name one with --mask_token."
+            "task is 'mlm' but the tokenizer, "
+            f"{tokenizer.name_or_path or type(tokenizer).__name__!r}, has no mask token. Use task "
+            "'clm', use a tokenizer with a mask token, or name one with --mask_token."
         )
     vocab_size = min(len(tokenizer), model.get_input_embeddings().num_embeddings)
     special_ids = torch.tensor(sorted(tokenizer.all_special_ids), dtype=torch.long)
@@ -217,7 +230,9 @@ def _masking_rule(model, tokenizer, args: HeadlessTrainingArguments) -> MaskingR
 
 
 def predictions(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the ``(B, T)`` labels other than -100: their ``(K,)`` positions in ``B * T``, and their ``(K,)`` ids."""
+    """Find the ``(B, T)`` labels other than -100: their ``(K,)`` positions in ``B * T``, and their
+    ``(K,)`` ids.
+    """
     labels = labels.flatten()
     predicted = (labels != IGNORE_INDEX).nonzero()[:, 0]
     return predicted, labels[predicted].long()
@@ -232,7 +247,8 @@ class Candidates:
         target_index: ``(N,)`` int64, index in the pool of each prediction's target.
         rows: ``(N,)`` int64, the row of the micro-batch in which each prediction stands.
         positions: ``(N,)`` int64, the position in that row whose output predicts.
-        lookup_index: ``(U,)`` int64, index in `MicroBatch.looked_up` of each token of the pool; None if the two are the same.
+        lookup_index: ``(U,)`` int64, index in `MicroBatch.looked_up` of each token of the pool;
+            None if the two are the same.
     """
 
     pool: NegativePool
@@ -242,7 +258,9 @@ class Candidates:
     positions: Tensor
 
     def among(self, values: Tensor | None) -> Tensor | None:
-        """Select the pool's entries, ``(U, ...)``, from the values of all looked-up ids, ``(L, ...)``."""
+        """Select the pool's entries, ``(U, ...)``, from the values of all looked-up ids, ``(L,
+        ...)``.
+        """
         return values if values is None or self.lookup_index is None else values[self.lookup_index]
 
 
@@ -253,12 +271,14 @@ class MicroBatch:
     The host computes everything that determines a shape, so no forward waits for its device.
 
     Attributes:
-        predicted: ``(K,)`` int64, the positions whose output predicts a token, counted over all ``B * T``, ascending.
+        predicted: ``(K,)`` int64, the positions whose output predicts a token, counted over all ``B
+            * T``, ascending.
         target_ids: ``(K,)`` int64, the predicted tokens.
         looked_up: ``(L,)`` int64, ids whose vectors the candidates need, each once.
-        candidates: share the predictions, in order and in equal parts; empty for an objective without candidates.
-        divisor: of the summed losses of this forward; the quotients, summed over the step's forwards and averaged over the
-            processes, are the loss of the step.
+        candidates: share the predictions, in order and in equal parts; empty for an objective
+            without candidates.
+        divisor: of the summed losses of this forward; the quotients, summed over the step's
+            forwards and averaged over the processes, are the loss of the step.
         tokens: number of tokens that enter the model, without padding.
     """
 
@@ -304,7 +324,9 @@ class MicroBatch:
     def parts(
         self, hidden: Tensor, vectors: Tensor, bias: Tensor | None
     ) -> Iterator[tuple[Tensor, Candidates, Tensor, Tensor | None]]:
-        """Yield the arguments of ``pool_loss`` per pool, from ``(K, D)`` outputs, ``(L, D)`` vectors and ``(L,)`` biases."""
+        """Yield the arguments of ``pool_loss`` per pool, from ``(K, D)`` outputs, ``(L, D)``
+        vectors and ``(L,)`` biases.
+        """
         for outputs, part in zip(
             hidden.tensor_split(len(self.candidates)), self.candidates, strict=True
         ):
@@ -315,8 +337,7 @@ class MicroBatch:
 class Step:
     """One drawn optimizer step of this process."""
 
-    batches: list[
-        dict
-    ]  # inputs of the trunk on the model's device, each with its `MicroBatch` under `CARRIED`
+    # Inputs of the trunk on the model's device, each with its `MicroBatch` under `CARRIED`.
+    batches: list[dict]
     input_ids: list[Tensor]  # (B, T) int64 of each batch, on the host
     micro_batches: list[MicroBatch]  # of each batch, on the host

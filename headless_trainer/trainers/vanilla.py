@@ -16,13 +16,17 @@ from .pretraining import PretrainingTrainer
 
 
 class VanillaTrainer(PretrainingTrainer):
-    """`Trainer` with exact cross-entropy over the vocabulary, computed only at the predicted positions.
+    """`Trainer` with exact cross-entropy over the vocabulary, computed only at the predicted
+    positions.
 
     Args:
-        model: a ``...ForMaskedLM`` or ``...ForCausalLM``. If a peft adapter wraps it, only the adapter is trained and saved.
+        model: a ``...ForMaskedLM`` or ``...ForCausalLM``. If a peft adapter wraps it, only the
+            adapter is trained and saved.
         args: the settings, with ``objective="vanilla"``.
-        token_counts: ``(V,)`` int64 counts of each token in the training data, for ``args.head_bias="prior"``.
-        drawn_share: share of uniformly drawn candidates in the headless run that made the model, also for the head bias.
+        token_counts: ``(V,)`` int64 counts of each token in the training data, for
+            ``args.head_bias="prior"``.
+        drawn_share: share of uniformly drawn candidates in the headless run that made the model,
+            also for the head bias.
 
     Raises:
         ValueError: if the model has no vocabulary projection, or the head bias lacks its counts.
@@ -54,7 +58,8 @@ class VanillaTrainer(PretrainingTrainer):
                 )
             if token_counts is None:
                 raise ValueError(
-                    "head_bias is 'prior' but token_counts is None: pass counts of the training tokens."
+                    "head_bias is 'prior' but token_counts is None: pass counts of the training "
+                    "tokens."
                 )
             self.head.start_bias(candidate_log_prior(token_counts, drawn_share))
 
@@ -65,7 +70,9 @@ class VanillaTrainer(PretrainingTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Tensor | tuple[Tensor, dict]:
-        """Cross-entropy over the vocabulary: this micro-batch's part of the step's mean over all processes."""
+        """Cross-entropy over the vocabulary: this micro-batch's part of the step's mean over all
+        processes.
+        """
         inputs, micro_batch = self.take_out(inputs)
 
         def loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -84,7 +91,9 @@ class VanillaTrainer(PretrainingTrainer):
         return (loss, {"loss": loss}) if return_outputs else loss
 
     def candidates_of_step(self, targets: list[Tensor]) -> Shares:
-        """Return no pools, and the divisor for the mean over the step's predictions on all processes."""
+        """Return no pools, and the divisor for the mean over the step's predictions on all
+        processes.
+        """
         predicted = torch.full((), sum(ids.numel() for ids in targets), device=self.args.device)
         # Over the processes, because they average their gradients.
         divisor = (self.sum_over_processes(predicted) / self.args.world_size).clamp(min=1)

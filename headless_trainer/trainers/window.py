@@ -17,13 +17,16 @@ from .step import Candidates
 
 
 class LogAtSaves(TrainerCallback):
-    """Logs at each checkpoint, so that a window starts there, as in a run that resumes from it, whose state it corrects."""
+    """Logs at each checkpoint, so that a window starts there, as in a run that resumes from it,
+    whose state it corrects.
+    """
 
     def __init__(self, window: "TrainingWindow"):
         self._window = window
 
     def on_train_begin(self, args, state, control, **kwargs):
-        # Trainer would keep the save_steps, eval_steps and logging_steps of the checkpoint that it resumes from.
+        # Trainer would keep the save_steps, eval_steps and logging_steps of the checkpoint that it
+        # resumes from.
         state.compute_steps(args, state.max_steps)
         state.best_model_checkpoint = best_checkpoint(state, args.output_dir)
 
@@ -32,7 +35,8 @@ class LogAtSaves(TrainerCallback):
             control.should_evaluate and args.save_strategy == SaveStrategy.BEST
         )
         control.should_log |= saves and args.logging_strategy != IntervalStrategy.NO
-        self._window.start_step()  # not timed so far: other callbacks; from here on: a log's wait for the device
+        # Not timed so far: other callbacks; from here on: a log's wait for the device.
+        self._window.start_step()
 
     on_epoch_end = on_step_end
 
@@ -43,9 +47,12 @@ class TrainingWindow(TrainerCallback):
     For a new figure, call `add`, and add a row to measures.py to show it.
 
     Attributes:
-        tokens_seen: tokens that entered the model in the whole run on this process, without padding.
-        train_seconds: in training steps of the whole run, without evaluation and saving; ``process_seconds``: of all processes.
-        candidates: number in all losses of the whole run on this process, with repeats; ``drawn``: those that are no targets.
+        tokens_seen: tokens that entered the model in the whole run on this process, without
+            padding.
+        train_seconds: in training steps of the whole run, without evaluation and saving;
+            ``process_seconds``: of all processes.
+        candidates: number in all losses of the whole run on this process, with repeats; ``drawn``:
+            those that are no targets.
     """
 
     def __init__(self, processes: int = 1):
@@ -63,7 +70,9 @@ class TrainingWindow(TrainerCallback):
         ] = {}  # sum of the values; sum of the divisors, or None for the steps
 
     def carry_candidates(self, totals: dict[str, float], is_first: bool) -> None:
-        """Continue the counts of an earlier training: the first process holds those over all processes."""
+        """Continue the counts of an earlier training: the first process holds those over all
+        processes.
+        """
         self.candidates, self.drawn = (is_first * int(totals.get(name, 0)) for name in CANDIDATES)
 
     def start_step(self) -> None:
@@ -89,13 +98,15 @@ class TrainingWindow(TrainerCallback):
     def add(self, name: str, value: Tensor | float, divisor: Tensor | float | None = None) -> None:
         """Add to a figure of the next log.
 
-        The log shows the sum of values over the sum of divisors, over all calls since the last log and all processes, each of
-        which must add the same names. A figure whose divisors are all 0 is not logged.
+        The log shows the sum of values over the sum of divisors, over all calls since the last log
+        and all processes, each of which must add the same names. A figure whose divisors are all 0
+        is not logged.
 
         Args:
             name: in the logs.
             value: a number; one on a device is read only at the log.
-            divisor: of the value; without one, the values of a step are summed, then averaged over steps and processes.
+            divisor: of the value; without one, the values of a step are summed, then averaged over
+                steps and processes.
         """
         figure = self._figures.setdefault(name, [0.0, 0.0])
         figure[0] = figure[0] + (value.detach() if isinstance(value, Tensor) else value)
@@ -104,8 +115,9 @@ class TrainingWindow(TrainerCallback):
     def flush(self, device: torch.device, reduce=None) -> dict[str, float]:
         """Return the figures since the last call, and start a new window.
 
-        ``reduce`` sums a float64 CPU tensor over processes; None for a single process. Token counts cover all processes,
-        ``predicted_tokens`` is per step, and ``peak_memory_mib`` is that of this process.
+        ``reduce`` sums a float64 CPU tensor over processes; None for a single process. Token counts
+        cover all processes, ``predicted_tokens`` is per step, and ``peak_memory_mib`` is that of
+        this process.
         """
         self._count_time()
         steps, seconds = max(1, self._steps), max(self._seconds, 1e-9)
@@ -137,9 +149,11 @@ class TrainingWindow(TrainerCallback):
 def count_pool(
     window: TrainingWindow, part: Candidates, divisor: Tensor | float, drawn: int = 0
 ) -> None:
-    """Count a pool's candidates, and log the floor of its loss due to repeated targets, and the loss of equal scores.
+    """Count a pool's candidates, and log the floor of its loss due to repeated targets, and the
+    loss of equal scores.
 
-    ``divisor`` is that of the predictions' summed loss; ``drawn`` is the number of candidates that are no targets.
+    ``divisor`` is that of the predictions' summed loss; ``drawn`` is the number of candidates that
+    are no targets.
     """
     pool, predictions = part.pool, len(part.target_index)
     used = int(predictions > 0)  # every process must add the same names, even without a prediction
@@ -163,6 +177,5 @@ def peak_memory_mib(device: torch.device) -> float:
         return int(peak) / 2**10
     except (OSError, TypeError):  # another system, or a sandbox without it
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return (
-            peak / 2**20 if sys.platform == "darwin" else peak / 2**10
-        )  # bytes there, KiB elsewhere
+        # Bytes there, KiB elsewhere.
+        return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
