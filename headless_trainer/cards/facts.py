@@ -1,4 +1,7 @@
-"""Collect the facts of model cards: names, counts, settings, machine and libraries of a run, and the model's usage."""
+"""Collect the facts of model cards.
+
+They are names, counts, settings, the machine and libraries of a run, and the model's usage.
+"""
 
 import dataclasses
 import datetime
@@ -30,93 +33,124 @@ PACKAGES = ("headless_trainer", "torch", "transformers", "accelerate", "datasets
 
 def count(number: float, noun: str) -> str:
     """Return a count with its noun: ``1 epoch``, ``2.5 epochs``, ``1,000 processes``."""
-    figure = (
-        f"{number:,.2f}".rstrip("0").rstrip(".") if isinstance(number, float) else f"{number:,}"
-    )
-    return f"{figure} {noun}" + ("" if figure == "1" else "es" if noun.endswith("s") else "s")
+    if isinstance(number, float):
+        figure = f"{number:,.2f}".rstrip("0").rstrip(".")
+    else:
+        figure = f"{number:,}"
+    if figure == "1":
+        return f"1 {noun}"
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{figure} {noun}{ending}"
 
 
-def mean_pool(history: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
-    """Return the mean number of candidates of a step's pools, and of distinct ones, from the logs; nothing without pools."""
-    logs = [each for each in history if "pool_size" in each]
-    steps, pools = (
-        np.diff([0, *(e["step"] for e in logs)]),
-        [(e["pool_size"], e["pool_tokens"]) for e in logs],
+def mean_pool(history: Sequence[dict[str, Any]]) -> tuple[float, float] | None:
+    """Return the mean number of candidates in a pool, and of distinct ones; None without pools.
+
+    Args:
+        history: the logs of a run. Each figure in them is the mean over the steps since the last.
+    """
+    logs = [entry for entry in history if "pool_size" in entry]
+    if not logs:
+        return None
+    steps_of_logs = np.diff([0, *(entry["step"] for entry in logs)])
+    sizes = [entry["pool_size"] for entry in logs]
+    distinct = [entry["pool_tokens"] for entry in logs]
+    return (
+        np.average(sizes, weights=steps_of_logs),
+        np.average(distinct, weights=steps_of_logs),
     )
-    return [tuple(np.average(pools, 0, steps))] if logs else []
 
 
 def on_hub(source: str | None) -> bool:
     """Return whether the source of a model or dataset is a Hub name rather than a local folder."""
-    return (
-        bool(source)
-        and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) is not None
-        and not Path(source).exists()
-    )
+    if not source or Path(source).exists():
+        return False
+    return re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) is not None
 
 
-def linked(source: str, kind: str = "") -> str:
-    """Return a link for a model or dataset (``datasets/``) on the Hub, or a folder's name without its path."""
-    return (
-        f"[{source}](https://huggingface.co/{kind}{source})"
-        if on_hub(source)
-        else f"`{model_name(source)}`"
-    )
+def linked(source: str, prefix: str = "") -> str:
+    """Return a link to the Hub, or the name of a local folder without its path.
+
+    Args:
+        source: a model or a dataset, by its Hub name or its folder.
+        prefix: ``datasets/`` for a dataset.
+    """
+    if on_hub(source):
+        return f"[{source}](https://huggingface.co/{prefix}{source})"
+    return f"`{model_name(source)}`"
 
 
 def model_name(source: str | Path) -> str:
-    """Return the name of a file or folder without its path, on one line; for a checkpoint, with its run's name first."""
+    """Return the name of a file or folder without its path, on one line.
+
+    A checkpoint has the name of its run before its own.
+    """
     folder = Path(source).resolve()
-    name = "/".join(folder.parts[-2:]) if folder.name.startswith("checkpoint-") else folder.name
+    name = folder.name
+    if name.startswith("checkpoint-"):
+        name = f"{folder.parent.name}/{name}"
     return re.sub(r"[\s`|]+", " ", name)
 
 
 def file_names(paths: Sequence[str]) -> str:
     """Return the names of files and folders without their paths; of many, only the first ones."""
-    more = f" and {count(len(paths) - 5, 'other')}" if len(paths) > 5 else ""
-    return ", ".join(map(model_name, paths[:5])) + more
+    names = ", ".join(model_name(path) for path in paths[:5])
+    if len(paths) > 5:
+        names += f" and {count(len(paths) - 5, 'other')}"
+    return names
 
 
 def data_name(args: DataArguments | None) -> str | None:
     """Describe the training texts briefly, without paths."""
     if args is None:
         return None
-    named = [args.dataset_name] if args.dataset_name else args.train_file or []
-    return args.dataset_name if on_hub(args.dataset_name) else file_names(named) or None
+    if on_hub(args.dataset_name):
+        return args.dataset_name
+    if args.dataset_name:  # a local folder
+        return model_name(args.dataset_name)
+    return file_names(args.train_file or []) or None
 
 
 def saved_parameters(folder: Path) -> int:
-    """Return the number of parameters of a saved model, with a tied head counted once; 0 without safetensors files."""
-    paths = [*folder.glob("model*.safetensors"), *folder.glob(FILE_NAME)]
-    return sum(
-        sum(parse_local_safetensors_file_metadata(path).parameter_count.values()) for path in paths
-    )
+    """Return the number of parameters of a saved model; 0 without safetensors files.
+
+    A tied head counts once.
+    """
+    total = 0
+    for path in [*folder.glob("model*.safetensors"), *folder.glob(FILE_NAME)]:
+        metadata = parse_local_safetensors_file_metadata(path)
+        total += sum(metadata.parameter_count.values())
+    return total
 
 
 def settings_table(args) -> str | None:
-    """Return a table of the settings that differ from their defaults, and of a few that readers look for."""
-    defaults = {
-        field.name: getattr(field.default, "value", field.default)
-        for field in dataclasses.fields(args)
-    }
-    values = {
-        name: getattr(getattr(args, name), "value", getattr(args, name))
-        for name in on_card("always", "if changed")
-    }
-    changed = {
-        name
-        for name, value in values.items()
-        if value != defaults[name] and (value or defaults[name])
-    }
-    return markdown(
-        ("setting", "value"),
-        [each for each in values.items() if each[0] in {*on_card("always"), *changed}],
-    )
+    """Return a table of settings: those that differ from their defaults, and a few more.
+
+    The table in settings.py says which are always shown, because readers look for them.
+    """
+    always = on_card("always")
+    defaults = {field.name: _plain(field.default) for field in dataclasses.fields(args)}
+    rows = []
+    for name in on_card("always", "if changed"):
+        value = _plain(getattr(args, name))
+        default = defaults[name]
+        has_changed = value != default and bool(value or default)  # None, 0 and "" are alike
+        if name in always or has_changed:
+            rows.append((name, value))
+    return markdown(("setting", "value"), rows)
+
+
+def _plain(value: Any) -> Any:
+    """Return the value of an enumeration's member, and anything else as it is."""
+    return getattr(value, "value", value)
 
 
 @dataclasses.dataclass
 class RunFacts:
-    """The arguments of a run, and a fingerprint of its held-out texts and masks; None for a trainer made in Python."""
+    """The arguments of a run, and a fingerprint of its held-out texts.
+
+    All are None for a trainer that was made in Python.
+    """
 
     model_args: ModelArguments | None = None
     data_args: DataArguments | None = None
@@ -124,14 +158,23 @@ class RunFacts:
 
 
 def environment(trainer, seconds: float) -> dict[str, str | None]:
-    memory = [
+    """Return the machine, time, memory and versions of a training run, by label.
+
+    Args:
+        trainer: a trainer whose logs have the peak memory.
+        seconds: the time in training steps.
+    """
+    peaks = [
         logs["peak_memory_mib"] for logs in trainer.state.log_history if "peak_memory_mib" in logs
     ]
-    where = "device" if trainer.args.device.type == "cuda" else "process"
+    memory = None
+    if peaks:
+        owner = "device" if trainer.args.device.type == "cuda" else "process"
+        memory = f"{max(peaks):,.0f} MiB of a {owner}"
     return {
         "Hardware": hardware(trainer.args.device, trainer.args.world_size),
         "Time": f"{duration(seconds)} in training steps",
-        "Peak memory": f"{max(memory):,.0f} MiB of a {where}" if memory else None,
+        "Peak memory": memory,
         **software(),
     }
 
@@ -142,66 +185,88 @@ def duration(seconds: float) -> str:
 
 
 def hardware(device: torch.device, processes: int = 1) -> str:
-    """Describe the hardware of a run, such as ``2 x NVIDIA A100`` or ``CPU, 8 cores (AMD EPYC)``."""
+    """Describe the hardware of a run: ``2 x NVIDIA A100`` or ``CPU, 8 cores (AMD EPYC)``."""
+    if device.type == "cuda":
+        return f"{processes} x {torch.cuda.get_device_name(device)}"
     if device.type != "cpu":
-        return f"{processes} x {torch.cuda.get_device_name(device) if device.type == 'cuda' else device.type}"
-    cores, known = os.cpu_count() or 1, Path("/proc/cpuinfo")
-    model = re.search(
-        r"^model name\s*:\s*(.+)$", known.read_text() if known.is_file() else "", re.MULTILINE
-    )
-    return f"CPU, {cores} core{'s' * (cores > 1)}" + (f" ({model[1].strip()})" if model else "")
+        return f"{processes} x {device.type}"
+    description = f"CPU, {count(os.cpu_count() or 1, 'core')}"
+    processor_facts = Path("/proc/cpuinfo")
+    if processor_facts.is_file():
+        pattern = r"^model name\s*:\s*(.+)$"
+        model = re.search(pattern, processor_facts.read_text(), re.MULTILINE)
+        if model:
+            description += f" ({model[1].strip()})"
+    return description
 
 
 @cache
 def software() -> dict[str, str | None]:
-    """Return the versions of Python and packages behind a training run, and the commit, by label, as at the first call."""
-    copies = reversed([*importlib.metadata.distributions()])  # of two copies, the first is imported
-    found = {each.name: each.version for each in copies}
-    packages = [
-        f"{name} {found[name]}" for name in PACKAGES if name in found
-    ]  # a checkout may lack ours
-    versions = ", ".join([f"Python {platform.python_version()}", *packages])
-    return {"Versions": versions, "Commit of the working directory": commit()}
+    """Return the versions of Python and packages, and the commit, by label.
+
+    They are those at the first call.
+    """
+    versions: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        # Of two copies, the first is imported.
+        versions.setdefault(distribution.name, distribution.version)
+    # A checkout may lack the version of ours.
+    packages = [f"{name} {versions[name]}" for name in PACKAGES if name in versions]
+    return {
+        "Versions": ", ".join([f"Python {platform.python_version()}", *packages]),
+        "Commit of the working directory": commit(),
+    }
 
 
 def commit() -> str | None:
-    """Return the commit of the working directory's git repository, if any, with ``-dirty`` if files have changed since."""
+    """Return the commit of the working directory's git repository, if any.
+
+    It ends in ``-dirty`` if files have changed since.
+    """
     command = ["git", "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
     try:
-        return (
-            subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
-            or None
-        )
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
+    return answer.stdout.strip() or None
 
 
 def usage_facts(
     name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, free_head: bool = True
 ) -> dict[str, Any]:
-    """Return the values for the Python snippet of a card; ``name`` is what users call the model."""
+    """Return the values for the Python snippet of a card.
+
+    Args:
+        name: what users call the model: a Hub name, or the name of its folder.
+        model: the saved model.
+        tokenizer: its tokenizer.
+        free_head: whether `attach_lm_head` can turn a trunk into a language model without training.
+    """
     is_path = "/" not in name or "/checkpoint-" in name
-    named = "./" * is_path + name  # "gpt2" alone would be a model on the Hub
-    command = ["headless-trainer", "lm-head", "--model_name_or_path", named]
+    shown_name = f"./{name}" if is_path else name  # "gpt2" alone would be a model on the Hub
+    command = ["headless-trainer", "lm-head", "--model_name_or_path", shown_name]
     command += ["--output_dir", f"{name.rpartition('/')[2]}-lm"]
-    command += [] if free_head else "--init embeddings --do_train --train_file corpus.txt".split()
+    if not free_head:
+        command += ["--init", "embeddings", "--do_train", "--train_file", "corpus.txt"]
     # A decoder would embed the token types that some tokenizers return, or reject them.
-    typed = (
-        model.can_generate() or "token_type_ids" not in inspect.signature(model.forward).parameters
-    )
-    lengths = [getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length]
+    parameters = inspect.signature(model.forward).parameters
+    takes_no_types = model.can_generate() or "token_type_ids" not in parameters
+    options = ""
+    if takes_no_types and "token_type_ids" in tokenizer.model_input_names:
+        options = ", return_token_type_ids=False"
+    # The token that begins a text, in any language; a word if there is no such token.
+    beginning = tokenizer.eos_token or tokenizer.bos_token or "The"
+    most_new_tokens = [40]
+    position_limit = getattr(model.config, "max_position_embeddings", None)
+    for length in (position_limit, tokenizer.model_max_length):
+        if length:
+            most_new_tokens.append(length - 2)  # the prompt may have two tokens
     return {
-        "name": json.dumps(named, ensure_ascii=False),
+        "name": json.dumps(shown_name, ensure_ascii=False),
         "is_path": is_path,
-        "options": ", return_token_type_ids=False"
-        * (typed and "token_type_ids" in tokenizer.model_input_names),
+        "options": options,
         "command": shlex.join(command),
-        # The token that begins a text, in any language; a word if there is no such token.
-        "beginning": json.dumps(
-            tokenizer.eos_token or tokenizer.bos_token or "The", ensure_ascii=False
-        ),
-        "new_tokens": min(
-            [length - 2 for length in lengths if length] + [40]
-        ),  # the prompt may have two tokens
+        "beginning": json.dumps(beginning, ensure_ascii=False),
+        "new_tokens": min(most_new_tokens),
         "mask_token": tokenizer.mask_token,
     }

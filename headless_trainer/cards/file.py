@@ -1,4 +1,7 @@
-"""Write model cards, and add results to them later, always as a complete README.md with valid metadata."""
+"""Write model cards, and add results to them later.
+
+A card is always a complete README.md with valid metadata.
+"""
 
 import logging
 import math
@@ -18,12 +21,13 @@ logger = logging.getLogger(__name__)
 
 OWN_TAG = "headless-trainer"
 # Marks by which `add_results` finds the table of an earlier call.
-RESULTS_BEGIN, RESULTS_END = "<!-- results, from the metadata: begin -->", "<!-- end -->"
+RESULTS_BEGIN = "<!-- results, from the metadata: begin -->"
+RESULTS_END = "<!-- end -->"
 
 
 @contextmanager
 def never_raises() -> Iterator[None]:
-    """Turn a failure into a warning: the model is already saved, and an error in its card must not stop the run."""
+    """Turn a failure into a warning: the model is saved, and its card must not stop the run."""
     try:
         yield
     except Exception as error:  # noqa: BLE001
@@ -31,24 +35,27 @@ def never_raises() -> Iterator[None]:
 
 
 def save_card(folder: str | Path, card: ModelCard) -> None:
+    """Write a card into a folder, whole or not at all."""
     write_whole(Path(folder, CARD_NAME), f"{str(card).rstrip()}\n".encode())
 
 
 def read_card(folder: str | Path) -> ModelCard | None:
-    """Return the card of a folder; None if it has none, or one that we did not write or cannot read."""
+    """Return the card of a folder; None without one, or if it is not ours or not readable."""
     try:
         card = ModelCard.load(Path(folder, CARD_NAME))
-        return card if OWN_TAG in (card.data.tags or ()) else None
+        is_ours = OWN_TAG in (card.data.tags or ())
     except Exception:  # noqa: BLE001  no file, not UTF-8, not YAML, not a mapping
         return None
+    return card if is_ours else None
 
 
 @never_raises()
 def add_results(folder: str | Path, results: Sequence[EvalResult]) -> None:
-    """Add results to the metadata and the table of a model's card, replacing earlier values of the same figures.
+    """Add results to the metadata and the table of a model's card.
 
-    Users' own text in the card stays. A folder without a card of headless_trainer, or a Hub name, is not changed. Values that
-    are not finite are skipped.
+    They replace earlier values of the same figures. Users' own text in the card stays. A folder
+    without a card of headless_trainer, or a Hub name, is not changed. Values that are not finite
+    are skipped.
     """
     added = {_figure(result): result for result in finite(results)}
     card = read_card(folder)
@@ -70,37 +77,38 @@ def finite(results: Sequence[EvalResult]) -> list[EvalResult]:
 
 
 def _figure(result: EvalResult) -> tuple:
+    """Return what makes a figure: a result with the same replaces an earlier one."""
     return (*result.unique_identifier, result.dataset_name, result.metric_type, result.metric_name)
 
 
 def results_table(results: Sequence[EvalResult]) -> str:
-    """Return the section of a card with results, how they were obtained, and the marks to find it again."""
+    """Return the section of a card with results, and how each was obtained.
+
+    It stands between marks, by which `add_results` finds it again.
+    """
     rows = []
-    for each in results:
-        how = ", ".join(
+    for result in results:
+        conditions = [
             f"{name.replace('_', ' ')} {_short(value)}"
-            for name, value in (each.metric_args or {}).items()
-        )
-        rows.append(
-            (
-                each.dataset_name,
-                each.metric_name or each.metric_type,
-                _short(each.metric_value),
-                how,
-            )
-        )
-    section = (
-        f"## Evaluation\n\n{markdown(('data', 'figure', 'value', 'obtained with'), rows)}\n"
-        if rows
-        else ""
-    )
+            for name, value in (result.metric_args or {}).items()
+        ]
+        figure = result.metric_name or result.metric_type
+        value = _short(result.metric_value)
+        rows.append((result.dataset_name, figure, value, ", ".join(conditions)))
+    section = ""
+    if rows:
+        table = markdown(("data", "figure", "value", "obtained with"), rows)
+        section = f"## Evaluation\n\n{table}\n"
     return f"{RESULTS_BEGIN}\n{section}{RESULTS_END}"
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, int) or isinstance(value, float) and abs(value) >= 9_999.5:
+    """Return a number with thousands separators if it is whole or large, else with four digits."""
+    if isinstance(value, int) or (isinstance(value, float) and abs(value) >= 9_999.5):
         return f"{value:,.0f}"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
 
 
 def six_digits(value: float) -> float:

@@ -1,4 +1,7 @@
-"""Write the model cards (README.md beside the weights) of pretrained models and of models with a new head."""
+"""Write the model cards of pretrained models and of models with a new head.
+
+A card is a README.md beside the weights.
+"""
 
 import logging
 import math
@@ -24,7 +27,7 @@ from .file import OWN_TAG, finite, never_raises, read_card, results_table, save_
 logger = logging.getLogger(__name__)
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
-WORDS = (
+TEMPLATE_FUNCTIONS = (
     card_facts.count,
     card_facts.linked,
     card_facts.data_name,
@@ -39,55 +42,86 @@ UNFILLED = "[More Information Needed]"  # in the template card that peft writes 
 def write_model_card(
     trainer, folder: str | Path | None = None, metrics: dict[str, float] | None = None
 ) -> None:
-    """Write the card of a model that a `PretrainingTrainer` saved, as README.md beside the weights, on the main process.
+    """Write the card of a model that a `PretrainingTrainer` saved, as README.md beside the weights.
 
-    Results in an earlier card of the folder are dropped, since they belong to other weights. ``metrics`` are those of the
-    evaluation at the end of a run; by default the figures logged at the step of these weights.
+    Only the main process writes. Results in an earlier card of the folder are dropped, since they
+    belong to other weights.
+
+    Args:
+        trainer: the trainer that saved the model.
+        folder: where the model was saved; by default the run's folder.
+        metrics: those of the evaluation at the end of a run; by default the figures that were
+            logged at the step of these weights.
     """
     if not trainer.is_world_process_zero():
         return
-    args, run, state = trainer.args, trainer.facts, trainer.state
+    args = trainer.args
+    run = trainer.facts
     folder = Path(folder or args.output_dir)
-    kind, facts = "vanilla", {}
-    if objective_of(args).trains_trunk:
-        kind, facts["free_head"] = "trunk", trainer.has_free_head
-    if isinstance(args, LMHeadArguments):
-        kind = "tuned" if state.global_step else "free_head"
-        facts["prior"] = described_prior(args.head_bias == "prior", args, run.data_args)
-    best = (
-        None
-        if folder.name.startswith("checkpoint-") or not args.load_best_model_at_end
-        else state.best_global_step
-    )
+    kind = _kind_of_model(trainer)
+    best_step = None
+    if args.load_best_model_at_end and not folder.name.startswith("checkpoint-"):
+        best_step = trainer.state.best_global_step
     if metrics is None:
-        evaluated = {logs["step"]: logs for logs in state.log_history if "eval_loss" in logs}
-        metrics = evaluated.get(best or state.global_step, {})
-    if kind != "free_head":
-        totals, own = load_token_counts(folder)[1], type(trainer)
-        known = {
-            "args": args,
-            "state": state,
-            "totals": totals,
-            "data_args": run.data_args,
-            "best": best,
-        }
-        facts["training"] = known | {
-            "rows": len(trainer.train_dataset)
-            if hasattr(trainer.train_dataset, "__len__")
-            else None,
-            "own_candidates": candidate_matrix(trainer.model) is not None,
-            "own_loss": None if own.__module__.startswith("headless_trainer.") else own.__name__,
-            "settings": card_facts.settings_table(args),
-            "picture": PICTURE if (folder / PICTURE).is_file() else None,
-        }
-        facts["environment"] = card_facts.environment(trainer, totals["train_seconds"])
+        metrics = _logged_metrics(trainer, best_step or trainer.state.global_step)
     model = trainer.accelerator.unwrap_model(trainer.model)
-    facts["adapter"] = getattr(model, "active_peft_config", None)
+    facts: dict[str, Any] = {"adapter": getattr(model, "active_peft_config", None)}
+    if objective_of(args).trains_trunk:
+        facts["free_head"] = trainer.has_free_head
+    if isinstance(args, LMHeadArguments):
+        facts["prior"] = described_prior(args.head_bias == "prior", args, run.data_args)
+    if kind != "free_head":
+        _, totals = load_token_counts(folder)
+        facts["training"] = _training_facts(trainer, folder, totals, best_step)
+        facts["environment"] = card_facts.environment(trainer, totals["train_seconds"])
     write_card(
-        folder, _name(folder, args), kind, without_adapter(model), trainer.processing_class, causal=trainer.task == "clm",
-        model_args=run.model_args, dataset=run.data_args and run.data_args.dataset_name, facts=facts,
+        folder,
+        _name(folder, args),
+        kind,
+        without_adapter(model),
+        trainer.processing_class,
+        causal=trainer.task == "clm",
+        model_args=run.model_args,
+        dataset=run.data_args.dataset_name if run.data_args else None,
+        facts=facts,
         results=held_out_results(metrics, trainer.task, run.data_args, kind),
-    )  # fmt: skip
+    )
+
+
+def _kind_of_model(trainer) -> str:
+    """Return what a trainer saved: a trunk, a language model, or a head on a headless trunk."""
+    if isinstance(trainer.args, LMHeadArguments):
+        was_trained = trainer.state.global_step > 0
+        return "tuned" if was_trained else "free_head"
+    return "trunk" if objective_of(trainer.args).trains_trunk else "vanilla"
+
+
+def _logged_metrics(trainer, step: int) -> dict[str, float]:
+    """Return the figures of the last evaluation at a step; none if nothing was evaluated then."""
+    metrics: dict[str, float] = {}
+    for logs in trainer.state.log_history:
+        if "eval_loss" in logs and logs["step"] == step:
+            metrics = logs
+    return metrics
+
+
+def _training_facts(trainer, folder: Path, totals: dict, best_step: int | None) -> dict[str, Any]:
+    """Return what the template's sections on the training read."""
+    has_length = hasattr(trainer.train_dataset, "__len__")
+    own_class = type(trainer)
+    is_ours = own_class.__module__.startswith("headless_trainer.")
+    return {
+        "args": trainer.args,
+        "state": trainer.state,
+        "totals": totals,
+        "data_args": trainer.facts.data_args,
+        "best": best_step,
+        "rows": len(trainer.train_dataset) if has_length else None,
+        "own_candidates": candidate_matrix(trainer.model) is not None,
+        "own_loss": None if is_ours else own_class.__name__,
+        "settings": card_facts.settings_table(trainer.args),
+        "picture": PICTURE if (folder / PICTURE).is_file() else None,
+    }
 
 
 @never_raises()
@@ -105,120 +139,183 @@ def write_card(
     facts: dict[str, Any],
     model_name: str | None = None,
 ) -> None:
-    """Write a card from the facts common to all cards and those of this kind; keep a README.md that someone else wrote.
+    """Write a card from the facts common to all cards and those of this kind.
 
-    ``name`` is what users call the model; ``kind`` is trunk, vanilla, free_head, tuned or classifier. Without a ``tokenizer``
-    the card shows no Python. ``model_args`` name the source checkpoint (None for a trainer made in Python), ``facts`` are the
-    kind's additions to the template, and ``model_name`` names the model in the metadata's results, if it is not ``name``.
+    Keeps a README.md that someone else wrote.
+
+    Args:
+        folder: where the model was saved.
+        name: what users call the model.
+        kind: trunk, vanilla, free_head, tuned or classifier.
+        model: the saved model.
+        tokenizer: its tokenizer. Without one the card shows no Python.
+        causal: whether it predicts next tokens rather than masked ones.
+        model_args: they name the source checkpoint; None for a trainer made in Python.
+        dataset: the name of the training data, on the Hub or not.
+        results: figures for the table and the metadata.
+        facts: what the template needs for this kind of model alone.
+        model_name: the model's name in the metadata's results, if it is not ``name``.
     """
-    path = folder / CARD_NAME
-    if (
-        path.is_file()
-        and read_card(folder) is None
-        and UNFILLED not in path.read_text("utf-8", errors="replace")
-    ):
-        logger.warning("Kept %s, which headless_trainer did not write.", path)
+    if _is_by_someone_else(folder):
+        logger.warning("Kept %s, which headless_trainer did not write.", folder / CARD_NAME)
         return
     if not isinstance(tokenizer, PreTrainedTokenizerBase):  # a trainer takes anything that pads
         tokenizer = None
-    results, adapter = finite(results), facts.get("adapter")
-    source = (
-        model_args.model_name_or_path if model_args else adapter and adapter.base_model_name_or_path
+    results = finite(results)
+    adapter = facts.get("adapter")
+    source = None
+    if model_args:
+        source = model_args.model_name_or_path
+    elif adapter:
+        source = adapter.base_model_name_or_path
+    inherited = _metadata_of(source)  # for what no argument says
+    is_headless = HEADLESS_TAG in inherited.get("tags", ()) or kind not in ("vanilla", "classifier")
+    tags = [OWN_TAG]
+    if is_headless:
+        tags.append(HEADLESS_TAG)
+    base_model = inherited.get("base_model")
+    if card_facts.on_hub(source):
+        base_model = source
+    metadata = ModelCardData(
+        library_name="peft" if adapter else "transformers",
+        pipeline_tag=_pipeline_tag(kind, causal),
+        model_name=(model_name or name) if results else None,
+        eval_results=results or None,
+        license=(model_args and model_args.license) or inherited.get("license"),
+        language=(model_args and model_args.language) or inherited.get("language"),
+        base_model=base_model,
+        datasets=_datasets(inherited.get("datasets", ()), dataset),
+        tags=tags,
     )
-    card, config = read_card(source) if source else None, folder / "config.json"
-    inherited = card.data.to_dict() if card else {}  # if the arguments give no values
-    headless = kind not in ("vanilla", "classifier") or HEADLESS_TAG in inherited.get("tags", ())
-    datasets = [*inherited.get("datasets", ()), *([dataset] if card_facts.on_hub(dataset) else [])]
-    tasks = {"trunk": "feature-extraction", "classifier": "text-classification"}
-    metadata = {
-        "library_name": "peft" if adapter else "transformers",
-        "pipeline_tag": tasks.get(kind, "text-generation" if causal else "fill-mask"),
-        "model_name": (model_name or name) if results else None,
-        "eval_results": results or None,
-        "license": model_args and model_args.license or inherited.get("license"),
-        "language": model_args and model_args.language or inherited.get("language"),
-        "base_model": source if card_facts.on_hub(source) else inherited.get("base_model"),
-        "datasets": list(dict.fromkeys(datasets)) or None,
-        "tags": [OWN_TAG, HEADLESS_TAG] if headless else [OWN_TAG],
-    }
-    given = {
+    usage = None
+    if tokenizer is not None:
+        usage = card_facts.usage_facts(name, model, tokenizer, facts.get("free_head", True))
+    config = folder / "config.json"
+    values = {
         "kind": kind,
         "causal": causal,
         "model": model,
         "tokenizer": tokenizer,
         "model_args": model_args,
-    }
-    given |= {
         "title": " ".join(name.split()),
-        "headless": headless,
+        "headless": is_headless,
         "adapter": None,
         "results": results_table(results),
-    }
-    facts = {
-        **given,
         "base": card_facts.linked(source) if source else None,
         "parameters": card_facts.saved_parameters(folder),
-        "usage": tokenizer
-        and card_facts.usage_facts(name, model, tokenizer, facts.get("free_head", True)),
+        "usage": usage,
         "folded": config.is_file() and FOLD in config.read_text(encoding="utf-8"),
         "frozen": [] if adapter else frozen_layers(model),
         "environment": card_facts.software(),
-        **{each.__name__: each for each in WORDS},  # functions of the template
-    } | facts
-    save_card(
-        folder,
-        ModelCard.from_template(ModelCardData(**metadata), template_path=str(TEMPLATE), **facts),
-    )
+        **{function.__name__: function for function in TEMPLATE_FUNCTIONS},
+        **facts,
+    }
+    card = ModelCard.from_template(metadata, template_path=str(TEMPLATE), **values)
+    save_card(folder, card)
+
+
+def _is_by_someone_else(folder: Path) -> bool:
+    """Whether a folder has a README.md that neither we nor peft wrote."""
+    path = folder / CARD_NAME
+    if not path.is_file() or read_card(folder) is not None:
+        return False
+    return UNFILLED not in path.read_text("utf-8", errors="replace")
+
+
+def _metadata_of(source: str | None) -> dict[str, Any]:
+    """Return the metadata of a local checkpoint's card; none if it has no card of ours."""
+    card = read_card(source) if source else None
+    return card.data.to_dict() if card else {}
+
+
+def _pipeline_tag(kind: str, causal: bool) -> str:
+    if kind == "trunk":
+        return "feature-extraction"
+    if kind == "classifier":
+        return "text-classification"
+    return _task_type(causal)
+
+
+def _task_type(causal: bool) -> str:
+    return "text-generation" if causal else "fill-mask"
+
+
+def _datasets(inherited: Sequence[str], dataset: str | None) -> list[str] | None:
+    """Return the source checkpoint's datasets and this one, if it is on the Hub, each once."""
+    names = list(inherited)
+    if card_facts.on_hub(dataset):
+        names.append(dataset)
+    return list(dict.fromkeys(names)) or None
 
 
 def described_prior(
     has_prior: bool, args: LMHeadArguments, data_args: DataArguments | None
 ) -> str | None:
     """Describe the source of the log frequencies in a head; None if it has none."""
-    source = (
-        f"`{card_facts.data_name(data_args)}`"
-        if args.counts_from == "corpus"
-        else "its pretraining"
-    )
-    return source if has_prior else None
+    if not has_prior:
+        return None
+    if args.counts_from == "corpus":
+        return f"`{card_facts.data_name(data_args)}`"
+    return "its pretraining"
 
 
 def _name(folder: Path, args) -> str:
+    """Return what users call the model: its name on the Hub, or its folder's."""
     run = Path(args.output_dir).resolve()
     if folder.name.startswith("checkpoint-"):  # written to a temporary folder and renamed
         return f"{run.name}/{folder.name}"
-    own = folder.resolve() == run
-    return (
-        args.hub_model_id
-        if own and args.push_to_hub and args.hub_model_id
-        else folder.resolve().name
-    )
+    is_pushed = args.push_to_hub and folder.resolve() == run
+    if is_pushed and args.hub_model_id:
+        return args.hub_model_id
+    return folder.resolve().name
 
 
 def held_out_results(
-    metrics: dict, task: str, data_args: DataArguments | None, kind: str
+    metrics: dict[str, float], task: str, data_args: DataArguments | None, kind: str
 ) -> list[EvalResult]:
-    hub = data_args is not None and card_facts.on_hub(data_args.dataset_name)
-    described = (
-        f"held-out part of {card_facts.data_name(data_args)}" if data_args else "held-out data"
-    )
-    if data_args and data_args.validation_file:
-        described = card_facts.file_names(data_args.validation_file)
-    figures = {
-        each.name: each
-        for each in shown_in(RESULTS)
-        if math.isfinite(metrics.get(each.name, math.nan))
+    """Return held-out figures as results for the card of a model.
+
+    Args:
+        metrics: of an evaluation, by the names in the logs. Figures that are not finite are left
+            out, and so is the cross-entropy if there is a perplexity, which is its exponential.
+        task: ``mlm`` or ``clm``.
+        data_args: the texts; None for a trainer made in Python.
+        kind: as in `write_card`. The figures of a trunk are those with log q added.
+    """
+    described = "held-out data"
+    if data_args is not None:
+        described = f"held-out part of {card_facts.data_name(data_args)}"
+        if data_args.validation_file:
+            described = card_facts.file_names(data_args.validation_file)
+    dataset = {"dataset_type": "local", "dataset_config": described, "dataset_split": None}
+    if data_args is not None and card_facts.on_hub(data_args.dataset_name):
+        dataset = {
+            "dataset_type": data_args.dataset_name,
+            "dataset_config": data_args.dataset_config_name,
+            "dataset_split": "held out",
+        }
+    measures = {
+        measure.name: measure
+        for measure in shown_in(RESULTS)
+        if math.isfinite(metrics.get(measure.name, math.nan))
     }
-    if "eval_perplexity" in figures:  # exp of the cross-entropy
-        figures.pop("eval_cross_entropy", None)
-    return [
-        EvalResult(
-            task_type="text-generation" if task == "clm" else "fill-mask", dataset_name=described,
-            dataset_type=data_args.dataset_name if hub else "local", dataset_split="held out" if hub else None,
-            dataset_config=data_args.dataset_config_name if hub else described, metric_type=each.bare_name,
-            metric_name=each.short + f" ({each.unit})" * bool(each.unit) + " with log q added" * (kind == "trunk"),
-            metric_value=six_digits(metrics[each.name]),
+    if "eval_perplexity" in measures:
+        measures.pop("eval_cross_entropy", None)
+    results = []
+    for measure in measures.values():
+        metric_name = measure.short
+        if measure.unit:
+            metric_name += f" ({measure.unit})"
+        if kind == "trunk":
+            metric_name += " with log q added"
+        result = EvalResult(
+            task_type=_task_type(task == "clm"),
+            dataset_name=described,
+            **dataset,
+            metric_type=measure.bare_name,
+            metric_name=metric_name,
+            metric_value=six_digits(metrics[measure.name]),
             metric_args={"predicted_tokens": metrics["eval_predicted_tokens"]},
         )
-        for each in figures.values()
-    ]  # fmt: skip
+        results.append(result)
+    return results

@@ -161,7 +161,8 @@ def test_the_mean_of_pools_is_one_over_steps():
         {"step": 4, "pool_size": 40.0, "pool_tokens": 28.0},
         {"step": 4},
     ]
-    assert card_facts.mean_pool(logs) == [(39.0, 26.0)] and not card_facts.mean_pool(logs[2:])
+    assert card_facts.mean_pool(logs) == (39.0, 26.0)
+    assert card_facts.mean_pool(logs[2:]) is None
 
 
 def test_data_tokens_rows_time_and_memory(here):
