@@ -38,11 +38,11 @@ class SparseAdamW(torch.optim.AdamW):
 
     Weight decay and moments are exact. The sum is replaced by two terms ``A_i / (sqrt(v) + E_i)``
     with the same sums of ``a_k / e_k``, ``a_k``, ``a_k e_k`` and ``a_k e_k^2`` (Gauss quadrature),
-    which depend only on s, t and the learning rates: a few numbers per row, for any t - s. The result is exact where eps is negligible beside
-    sqrt(v) or sqrt(v) beside eps. In between, for a row last touched in the first steps, it differs
-    by up to 0.5 % of the sum with betas (0.9, 0.999) and 4 % with (0.9, 0.95); after step 1,000 by
-    2e-9 and 6e-3 of it; where sqrt(v) is above 50 eps, by 2e-10 and 2e-5 at any step. All other
-    differences are rounding.
+    which depend only on s, t and the learning rates: a few numbers per row, for any t - s. The
+    result is exact where eps is negligible beside sqrt(v) or sqrt(v) beside eps. In between, for a
+    row last touched in the first steps, it differs by up to 0.5 % of the sum with betas (0.9,
+    0.999) and 4 % with (0.9, 0.95); after step 1,000 by 2e-9 and 6e-3 of it; where sqrt(v) is above
+    50 eps, by 2e-10 and 2e-5 at any step. All other differences are rounding.
 
     A row equals dense AdamW's only after it has caught up. Call `catch_up` with the ids that a
     forward will read before that forward, and without ids before anything reads the whole table
