@@ -36,6 +36,7 @@ from headless_trainer.arguments import (
 )
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
 from headless_trainer.hub.pushes import RUN_EXCLUDED
+from headless_trainer.models.vocabulary_head import VocabularyHead
 from headless_trainer.scoring.zero_shot_arguments import ZeroShotArguments
 from headless_trainer.timing.step_arguments import ARGUMENT_CLASSES
 
@@ -225,6 +226,13 @@ def encoded_rows(labels, candidates: int = 1, seed: int = 0) -> Dataset:
 
 
 CLASSES = [0] * 20 + [1] * 9 + [2] * 3  # labels of 32 rows, of very unequal classes
+
+
+def attached_head(model):
+    """The vocabulary head of a model that projects only what is predicted."""
+    head = VocabularyHead(model)
+    head.attach(None)
+    return head
 
 
 def make_trainer(folder, model, rows, settings: dict, kind=None, **parameters):

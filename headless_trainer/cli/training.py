@@ -139,7 +139,6 @@ def make_trainer(
             loading.load_model, model_args, objective=objective_of(args), task=args.task
         )
     model = make_model(config, tokenizer)
-    model.hub_arguments = loading.hub_arguments(model_args)  # for the counts beside it
     # Again: it may depend on the tokenizer's padding id.
     loading.check_length(model.config, data_args.max_seq_length)
     loading.limit_length(tokenizer, model.config, data_args.max_seq_length)
@@ -187,6 +186,7 @@ def make_trainer(
         train_dataset=rows["train"],
         eval_dataset=rows["validation"],
         processing_class=tokenizer,
+        hub_arguments=loading.hub_arguments(model_args),
     )
     trainer.old_eval_dataset = rows.get("old")
     trainer.saved_dtype = saved_dtype

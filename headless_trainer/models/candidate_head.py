@@ -121,11 +121,7 @@ class CandidateHead:
         cls(trunk).check_launch(args)
 
     def check_launch(self, args) -> None:
-        """Refuse launches that cannot train a candidate matrix, and turn
-        ``args.ddp_find_unused_parameters`` off for it.
-
-        The loss reads that matrix after the forward, so DDP would consider it unused.
-        """
+        """Refuse launches that cannot train a candidate matrix."""
         if not self.own:
             return
         if args.ddp_find_unused_parameters:
@@ -134,12 +130,19 @@ class CandidateHead:
                 "(tie_word_embeddings False), which would count as unused: leave "
                 "ddp_find_unused_parameters out."
             )
-        args.ddp_find_unused_parameters = False
         if shards(args):
             raise ValueError(
                 "tie_word_embeddings is False, which adds a candidate matrix, but the run was "
                 "started with DeepSpeed or FSDP, which would shard it: drop one of the two."
             )
+
+    def attach(self, args) -> None:
+        """Turn ``args.ddp_find_unused_parameters`` off for a candidate matrix.
+
+        The loss reads that matrix after the forward, so DDP would consider it unused.
+        """
+        if self.own:
+            args.ddp_find_unused_parameters = False
 
     def finish_weights(self, folder: Path, leaves_run: bool) -> None:
         """Move the matrix of a final model out of the weights in its folder, into a separate file.

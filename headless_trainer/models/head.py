@@ -37,6 +37,9 @@ class Head(Protocol):
         have.
         """
 
+    def attach(self, args: Any) -> None:
+        """Change the model and the settings as training with the head needs it, once."""
+
     def vectors(self, ids: Tensor) -> Tensor:
         """Return the ``(U, D)`` vectors of the ``(U,)`` ids, each times its token's scale.
 

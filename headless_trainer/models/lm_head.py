@@ -29,7 +29,7 @@ from .candidate_head import MARK, PREFIX, CandidateHead, load_trunk
 from .fold import fold_bias, last_layer_norm, unfold, wide
 from .padding_row import keep_padding_id
 from .projection import LOGIT_TRANSFORMS, SOFTCAP, find_projection, reads_trunk
-from .trunk import check_headless, find_trunk, infer_task
+from .trunk import check_headless, drop_pooler, find_trunk, infer_task
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +94,7 @@ def attach_lm_head(
             token_counts = token_counts if given else stored
             drawn_share = drawn_share_of(totals) if drawn_share is None else drawn_share
     trunk = find_trunk(trunk)
+    drop_pooler(trunk)
     vocab_size = trunk.get_input_embeddings().num_embeddings
     if init == "prior" and (token_counts is None or len(token_counts) != vocab_size):
         given = "is None" if token_counts is None else f"has {len(token_counts)} entries"

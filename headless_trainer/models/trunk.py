@@ -22,7 +22,6 @@ def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
     """Return the part of a model that turns tokens into hidden states: the model itself, or the
     part below its head.
 
-    Removes a pooler, since nothing trains it and an unused parameter stops distributed training.
     Raises ValueError for encoder-decoders and for models without a token embedding.
     """
     if not isinstance(model, PreTrainedModel):
@@ -42,11 +41,17 @@ def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
             f"model {name} shows no token embedding (torch.nn.Embedding), so nothing to contrast "
             "with."
         )
-    if isinstance(getattr(trunk, "pooler", None), nn.Module) and any(
-        True for _ in trunk.pooler.parameters()
-    ):
-        trunk.pooler = nn.Identity()  # not None: LayoutLM and SqueezeBERT call it
     return trunk
+
+
+def drop_pooler(trunk: PreTrainedModel) -> None:
+    """Remove the pooler of a trunk, if it has one.
+
+    Nothing trains it, and an unused parameter stops distributed training.
+    """
+    pooler = getattr(trunk, "pooler", None)
+    if isinstance(pooler, nn.Module) and len(list(pooler.parameters())) > 0:
+        trunk.pooler = nn.Identity()  # not None: LayoutLM and SqueezeBERT call it
 
 
 def check_one_stack(config: PreTrainedConfig, name: str) -> None:

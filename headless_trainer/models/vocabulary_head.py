@@ -7,6 +7,7 @@ vocabulary size.
 import copy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_model
@@ -48,17 +49,19 @@ class VocabularyHead:
         # During a call: the predicted positions, until they are picked, and the computation there.
         self._predicted: Tensor | None = None
         self._compute: Compute | None = None
-        bias = None if getattr(model.config, "tie_word_embeddings", False) else self.projection.bias
-        # BERT's kin have the bias twice: transformers saves or resizes one of the two.
-        for module in model.modules():
-            if (
-                bias is not None
-                and getattr(module, "decoder", None) is self.projection
-                and hasattr(module, "bias")
-            ):
-                module.bias = nn.Parameter(bias.detach().clone(), bias.requires_grad)
-        freeze_scaled_layer(model)
-        model.base_model.register_forward_hook(self._select)
+
+    def attach(self, args: Any) -> None:
+        """Make the model project only predicted positions, freeze a scaled layer, and part its biases.
+
+        BERT's kin have the bias of an untied head twice, of which transformers saves or resizes one.
+        """
+        bias = self.projection.bias
+        if bias is not None and not getattr(self.model.config, "tie_word_embeddings", False):
+            for module in self.model.modules():
+                if getattr(module, "decoder", None) is self.projection and hasattr(module, "bias"):
+                    module.bias = nn.Parameter(bias.detach().clone(), bias.requires_grad)
+        freeze_scaled_layer(self.model)
+        self.model.base_model.register_forward_hook(self._select)
 
     @classmethod
     def check(cls, trunk: PreTrainedModel, args) -> None:

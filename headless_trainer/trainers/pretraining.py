@@ -42,6 +42,7 @@ from ..models.head import Head
 from ..models.padding_row import free_padding_row
 from ..models.trunk import (
     check_causal,
+    drop_pooler,
     find_trunk,
     infer_task,
     is_adapter,
@@ -129,6 +130,10 @@ class PretrainingTrainer(Trainer):
     renamed; evaluation averages over tokens, so it does not depend on the batch size; pushes to the
     Hub cannot stop training.
 
+    Args:
+        hub_arguments: ``revision``, ``token`` and the like of the repository that the model came from,
+            to read the token counts beside it.
+
     Attributes:
         head: scores tokens; a `CandidateHead` or a `VocabularyHead`.
         window: figures since the last log; ``window.add(name, value)`` logs another.
@@ -156,6 +161,8 @@ class PretrainingTrainer(Trainer):
         model: nn.Module | None = None,
         args: HeadlessTrainingArguments | None = None,
         data_collator: Callable | None = None,
+        *,
+        hub_arguments: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
@@ -186,7 +193,9 @@ class PretrainingTrainer(Trainer):
         model = self.trained_part(model)
         inner, processing_class = without_adapter(model), kwargs.get("processing_class")
         self.make_targets = check_trainable(inner, processing_class, args, self.head_class)
+        drop_pooler(find_trunk(inner))
         self.head = self.head_class(inner)
+        self.head.attach(args)
         collate = (
             WithoutTexts(data_collator) if data_collator else PaddingCollator(processing_class)
         )
@@ -203,7 +212,7 @@ class PretrainingTrainer(Trainer):
         # Counts over all training of the model: this run and the checkpoint that it was loaded
         # from.
         counts, totals = resume.counts_beside(
-            self.model, self.embedding.num_embeddings, objective_of(args)
+            self.model, self.embedding.num_embeddings, objective_of(args), hub_arguments or {}
         )
         self.token_counts = self.carried_by_first(counts)
         self.window = TrainingWindow(args.world_size)

@@ -95,7 +95,7 @@ def check_resume(trainer, checkpoint: str) -> None:
 
 
 def counts_beside(
-    model: PreTrainedModel, rows: int, objective: Objective
+    model: PreTrainedModel, rows: int, objective: Objective, hub_arguments: Mapping[str, Any]
 ) -> tuple[Tensor, dict[str, float]]:
     """Read the counts and totals of the checkpoint, in a folder or on the Hub, of a model; ``(rows,)`` zeros if it has none.
 
@@ -108,10 +108,8 @@ def counts_beside(
         getattr(model, "name_or_path", None) or "",
     )
     with suppress(FileNotFoundError):
-        options = getattr(model, "hub_arguments", {}) | {
-            "revision": getattr(model.config, "_commit_hash", None)
-        }
-        saved, found = load_token_counts(source, **options)
+        revision = getattr(model.config, "_commit_hash", None)
+        saved, found = load_token_counts(source, **{**hub_arguments, "revision": revision})
         totals = found if objective.trains_trunk else {}
         if not objective.trains_trunk or found.get(
             CANDIDATES[0]

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from builders import attached_head
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
@@ -12,7 +13,6 @@ from headless_trainer.models import fold
 from headless_trainer.models.candidate_head import candidate_matrix, untie
 from headless_trainer.models.fold import fold_bias, unfold
 from headless_trainer.models.lm_head import attach_lm_head
-from headless_trainer.models.vocabulary_head import VocabularyHead
 from headless_trainer.objective.prior import candidate_log_prior, log_prior
 
 VOCAB, WIDTH = 101, 16
@@ -306,7 +306,7 @@ def test_layers_that_pass_through_do_not_end_a_training(model_type, trained, cou
         model_type == "bert" and trained
     )
     attached = [weight.requires_grad for weight in model.parameters()]
-    VocabularyHead(model.requires_grad_(True))  # as it is loaded
+    attached_head(model.requires_grad_(True))  # as it is loaded
     assert attached == [weight.requires_grad for weight in model.parameters()]
     optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-3), []
     for _ in range(4):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from architectures import ARCHITECTURES, make_model
-from builders import VOCAB, Tokenizer, make_trainer, save, tiny_model, token_rows
+from builders import VOCAB, Tokenizer, attached_head, make_trainer, save, tiny_model, token_rows
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -27,7 +27,6 @@ from headless_trainer.models.loading import (
     load_tokenizer,
 )
 from headless_trainer.models.trunk import check_vocabulary, find_trunk
-from headless_trainer.models.vocabulary_head import VocabularyHead
 from headless_trainer.objectives import OBJECTIVES
 
 TINY = "hidden_size=16,num_hidden_layers=2,num_attention_heads=2,intermediate_size=24"
@@ -382,7 +381,7 @@ def test_a_resized_head_that_is_not_tied_is_saved_with_its_bias(name, tmp_path, 
     model.get_output_embeddings().bias.data.fill_(1.0)
     model.save_pretrained(tmp_path / "small")
     settings = {"model_name_or_path": str(tmp_path / "small"), "resize_embeddings": True}
-    VocabularyHead(loaded(mlm_tokenizer, "vanilla", "mlm", **settings)).model.save_pretrained(
+    attached_head(loaded(mlm_tokenizer, "vanilla", "mlm", **settings)).model.save_pretrained(
         tmp_path / "large"
     )
     bias = AutoModelForMaskedLM.from_pretrained(tmp_path / "large").get_output_embeddings().bias

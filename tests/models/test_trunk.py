@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from architectures import ARCHITECTURES, LLAMA, WIDTH, make_config, make_model
-from builders import logged, make_trainer
+from builders import attached_head, logged, make_trainer
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -17,7 +17,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from headless_trainer.models.candidate_head import CandidateHead
 from headless_trainer.models.lm_head import attach_lm_head
 from headless_trainer.models.projection import find_projection
-from headless_trainer.models.trunk import check_causal, find_trunk, infer_task
+from headless_trainer.models.trunk import check_causal, drop_pooler, find_trunk, infer_task
 from headless_trainer.models.vocabulary_head import VocabularyHead
 from headless_trainer.objective.losses import vocabulary_cross_entropy
 from headless_trainer.objective.prior import log_prior
@@ -78,7 +78,7 @@ def test_headless_trains_every_parameter_of_every_architecture(
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_vanilla_loss_and_gradients_are_those_of_the_full_logits(name, tmp_path, tokenizer_for):
     model = make_model(name, lm=True)
-    find_trunk(model)  # removes the pooler, which the reference must not have either
+    drop_pooler(find_trunk(model))  # which the reference must not have either
     plain = copy.deepcopy(model)
     trainer = trainer_of("vanilla", model, tmp_path, tokenizer_for(name))
     plain.load_state_dict(
@@ -136,9 +136,9 @@ def test_trunk_task_and_projection_of_every_architecture(name):
     )
     pooled = any(key.startswith("pooler.") for key in trunk.state_dict())
     assert pooled == (name in ("bert", "roberta", "xlm-roberta", "albert", "mpnet"))
-    assert find_trunk(trunk) is trunk and not any(
-        key.startswith("pooler.") for key in trunk.state_dict()
-    )
+    assert find_trunk(trunk) is trunk
+    drop_pooler(trunk)
+    assert not any(key.startswith("pooler.") for key in trunk.state_dict())
     if task == "clm":
         return check_causal(trunk)
     with pytest.raises(ValueError, match="task is 'clm' but the outputs of model .*Model depend"):
@@ -186,7 +186,7 @@ def test_checks_run_where_the_attention_kernel_does_not_and_leave_it(monkeypatch
     with pytest.raises(RuntimeError, match="needs a GPU"):
         model(input_ids=torch.tensor([[5, 6]]))
     CandidateHead(find_trunk(model))
-    VocabularyHead(model)
+    attached_head(model)
     assert model.training is training and model.config._attn_implementation == attention != "eager"
 
 
@@ -238,7 +238,7 @@ def test_a_head_with_layers_after_its_projection_is_refused():
     with pytest.raises(
         ValueError, match="model DebertaV2ForMaskedLM changes its logits after the projection"
     ):
-        VocabularyHead(model)
+        attached_head(model)
 
 
 @pytest.mark.parametrize(("model_type", "settings", "scale", "softcap"), [
@@ -255,7 +255,7 @@ def test_scaled_and_capped_heads_are_trained_as_they_are(
         AutoConfig.for_model(model_type, **settings), dtype=torch.float64
     )
     model.lm_head.weight.data.zero_()  # scores that hide a cap
-    assert softcap is None or VocabularyHead(model).softcap == softcap
+    assert softcap is None or attached_head(model).softcap == softcap
     model.lm_head.weight.data.normal_(std=0.5)  # scores that a cap bends
     counts, settings = (
         torch.arange(300),
@@ -356,7 +356,7 @@ def test_architectures_that_get_no_head_are_refused(use, name, settings, said):
 
 def test_a_cap_in_a_configuration_that_takes_no_none_is_undone_for_a_loss():
     model = other("gemma3n_text", **GEMMA3N | CAUSAL)
-    head = VocabularyHead(model)
+    head = attached_head(model)
     big = head.within(
         model,
         {"input_ids": torch.arange(4)[None]},
@@ -367,7 +367,7 @@ def test_a_cap_in_a_configuration_that_takes_no_none_is_undone_for_a_loss():
 
 
 def test_a_factor_of_rounded_logits_is_found():
-    head = VocabularyHead(
+    head = attached_head(
         other("granite", dtype=torch.bfloat16, vocab_size=2_000, logits_scaling=0.3, **CAUSAL)
     )
     assert head.scale == pytest.approx(1 / 0.3, rel=5e-3)
@@ -390,7 +390,7 @@ def head_and_batch(name: str = "gpt_neox", seed: int = 0, **changes):
     labels = torch.where(
         torch.rand(2, LENGTH, generator=torch.Generator().manual_seed(3)) < 0.5, ids, -100
     )
-    return model, VocabularyHead(model), ids, labels
+    return model, attached_head(model), ids, labels
 
 
 def summed_loss(head, model, ids, positions, targets):
@@ -435,7 +435,7 @@ def test_the_head_with_nothing_to_predict_is_zero_and_attached(name):
 
 def test_two_heads_on_one_model_work_and_recover_from_a_forward_that_failed():
     model, first, ids, labels = head_and_batch()
-    second, expected = VocabularyHead(model), reference(model, ids, labels)
+    second, expected = attached_head(model), reference(model, ids, labels)
     for head in (first, second, first):
         with pytest.raises(IndexError):
             summed_loss(head, model, ids + 300, *predictions(labels))

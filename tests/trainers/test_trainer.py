@@ -246,8 +246,11 @@ def test_counts_go_on_from_a_headless_model_and_not_from_a_vanilla_one(
     model = GPT2LMHeadModel.from_pretrained(tmp_path / "headless")
     name = builders.on_hub(tmp_path / "headless", "me/elsewhere", tmp_path / "other")
     trunk = AutoModel.from_pretrained(name, cache_dir=tmp_path / "other")
-    trunk.hub_arguments = {"cache_dir": tmp_path / "other", "token": None}  # as the commands set it
-    assert make_trainer(tmp_path / "x", trunk, token_rows(clm_tokenizer), {}).token_counts.any()
+    hub_arguments = {"cache_dir": tmp_path / "other", "token": None}  # as the commands pass them
+    elsewhere = make_trainer(
+        tmp_path / "x", trunk, token_rows(clm_tokenizer), {}, hub_arguments=hub_arguments
+    )
+    assert elsewhere.token_counts.any()
     mixed = make_trainer(
         tmp_path / "mixed", model, token_rows(clm_tokenizer), {"objective": "vanilla"}
     )
