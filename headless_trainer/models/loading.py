@@ -25,6 +25,7 @@ from ..objectives import Objective
 from .candidate_head import MARK, candidate_matrix, load_trunk, own_modules, untie
 from .fold import FOLD
 from .lm_head import warn_of_dropped_head
+from .new_tokens import add_rows
 from .projection import check_head_is_known
 from .trunk import check_vocabulary
 
@@ -200,22 +201,36 @@ def load_model(
         raise ValueError(
             f"tie_word_embeddings is True but {source!r} has a candidate matrix: leave it out."
         )
-    if not args.resize_embeddings or own_modules(model):
-        remedy = "pass --resize_embeddings (not possible with a candidate matrix), or use the matching tokenizer"
+    old_tokenizer = None
+    if args.resize_embeddings:
+        old_tokenizer = tokenizer_of_checkpoint(args)
+        add_rows(model, tokenizer, old_tokenizer)
+    else:
+        remedy = "pass --resize_embeddings, or use the matching tokenizer"
         check_vocabulary(model, tokenizer, source, remedy)
-    elif (ids := id_count(tokenizer)) > model.get_input_embeddings().num_embeddings:
-        model.resize_token_embeddings(ids)
-    if (
-        untied and candidate_matrix(model) is None
-    ):  # start from the vectors that scored tokens in the checkpoint
-        embedding, head = model.get_input_embeddings(), None
-        values = embedding(
-            torch.arange(embedding.num_embeddings)
-        ).detach()  # by the module: Gemma's scales its rows
+    if untied and candidate_matrix(model) is None:
+        # Start from the vectors that scored tokens in the checkpoint.
+        embedding = model.get_input_embeddings()
+        ids = torch.arange(embedding.num_embeddings)
+        values = embedding(ids).detach()  # by the module: Gemma's scales its rows
         if with_head and not getattr(model.config, FOLD, None):
-            head = lm_class.from_pretrained(source, **options).get_output_embeddings()
-        untie(model, values if head is None or head.weight.shape != values.shape else head.weight)
+            language_model = lm_class.from_pretrained(source, **options)
+            if args.resize_embeddings:
+                add_rows(language_model, tokenizer, old_tokenizer)
+            head = language_model.get_output_embeddings()
+            if head is not None and head.weight.shape == values.shape:
+                values = head.weight
+        untie(model, values)
     return model
+
+
+def tokenizer_of_checkpoint(args: ModelArguments) -> PreTrainedTokenizerBase | None:
+    """Load the tokenizer beside the weights of a checkpoint; None if there is none."""
+    source = args.model_name_or_path
+    try:
+        return sources.load_tokenizer("model_name_or_path", source, **hub_arguments(args))
+    except (OSError, ValueError):
+        return None
 
 
 def check_length(config: PreTrainedConfig, max_seq_length: int) -> None:

@@ -1,0 +1,133 @@
+"""Give a model rows for the tokens that a larger tokenizer adds.
+
+A new token starts from what the model knows of its text: the mean of the rows of the pieces that
+the checkpoint's own tokenizer makes of it. Random rows would have to learn everything anew, and
+would disturb the scores of all other tokens until then.
+"""
+
+import json
+import logging
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.integrations import is_deepspeed_zero3_enabled
+
+from ..corpus.tokenization import id_count
+from .candidate_head import own_modules
+
+logger = logging.getLogger(__name__)
+
+Pieces = dict[int, list[int]]
+"""Ids of new tokens, and of each the ids of its pieces, which have rows."""
+
+
+def add_rows(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    old_tokenizer: PreTrainedTokenizerBase | None,
+) -> None:
+    """Enlarge the embedding, head and candidate matrix of a model, in place, to a tokenizer's size.
+
+    The rows of new tokens, and their biases in the head, become the mean of those of their pieces;
+    without any piece a row keeps what transformers draws around the mean of all rows. Rows that the
+    embedding already had stay as they are, also those that no token had.
+
+    Args:
+        tokenizer: the larger tokenizer, whose ids below the model's rows are those of the model.
+        old_tokenizer: the model's own; None if there is none, so that ``tokenizer`` itself makes
+            the pieces, without the tokens that were added to it.
+    """
+    rows = model.get_input_embeddings().num_embeddings
+    size = id_count(tokenizer)
+    if size <= rows:
+        return
+    pieces = pieces_of_new_tokens(tokenizer, old_tokenizer or tokenizer, rows)
+    own = own_modules(model)
+    model.resize_token_embeddings(size)
+    for name, module in own.items():
+        model.add_module(name, _enlarged(module, size))
+    parameters = [model.get_input_embeddings().weight]
+    head = model.get_output_embeddings()
+    if head is not None:
+        parameters.append(head.weight)
+        if head.bias is not None:
+            parameters.append(head.bias)
+    parameters += [getattr(model, name).weight for name in own]
+    for parameter in parameters:  # a tied head twice, which changes nothing
+        _start_from_pieces(parameter, pieces)
+    without = size - rows - len(pieces)
+    if without:
+        logger.warning(
+            "resize_embeddings: %d of %d new rows belong to no token, or to one of whose text the "
+            "checkpoint's tokenizer knows nothing: they start near the mean of all rows.",
+            without,
+            size - rows,
+        )
+
+
+def pieces_of_new_tokens(
+    tokenizer: PreTrainedTokenizerBase, old_tokenizer: PreTrainedTokenizerBase, rows: int
+) -> Pieces:
+    """Cut each token whose id is ``rows`` or more into tokens of an older tokenizer.
+
+    Tokens without any known piece are left out.
+    """
+    encode = _encoder(old_tokenizer, rows)
+    unknown = old_tokenizer.unk_token_id
+    pieces = {}
+    for token, number in tokenizer.get_vocab().items():
+        if number >= rows:
+            ids = encode(_text_of(token, number, tokenizer))
+            known = [piece for piece in ids if piece < rows and piece != unknown]
+            if known:
+                pieces[number] = known
+    return pieces
+
+
+def _encoder(tokenizer: PreTrainedTokenizerBase, rows: int):
+    """Return a function from texts to ids that treats added tokens from id ``rows`` on as text."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
+    settings = json.loads(backend.to_str())
+    settings["added_tokens"] = [token for token in settings["added_tokens"] if token["id"] < rows]
+    plain = Tokenizer.from_str(json.dumps(settings))
+    plain.no_truncation()
+    plain.no_padding()
+    return lambda text: plain.encode(text, add_special_tokens=False).ids
+
+
+def _text_of(token: str, number: int, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the text that a token stands for, such as " word" for ``Ġword``."""
+    if number in tokenizer.added_tokens_decoder:
+        return tokenizer.added_tokens_decoder[number].content
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    continues = getattr(getattr(backend, "model", None), "continuing_subword_prefix", None)
+    return tokenizer.convert_tokens_to_string([token.removeprefix(continues or "")])
+
+
+def _enlarged(module: nn.Embedding, size: int) -> nn.Embedding:
+    """Return an embedding with further rows, which are the mean of all others."""
+    old = module.weight.detach()
+    further = old.mean(dim=0, keepdim=True).expand(size - len(old), *old.shape[1:])
+    return nn.Embedding.from_pretrained(torch.cat([old, further]), freeze=False)
+
+
+@torch.no_grad()
+def _start_from_pieces(parameter: nn.Parameter, pieces: Pieces) -> None:
+    """Set the entries of new tokens in ``(V, ...)`` to the mean of those of their pieces."""
+    with _whole(parameter):
+        for number, ids in pieces.items():
+            parameter[number] = parameter[ids].float().mean(dim=0).to(parameter.dtype)
+
+
+def _whole(parameter: nn.Parameter) -> AbstractContextManager:
+    """Gather a parameter that DeepSpeed's stage 3 has cut into shards."""
+    if not is_deepspeed_zero3_enabled():
+        return nullcontext()
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters([parameter], modifier_rank=0)
