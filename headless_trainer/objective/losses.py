@@ -106,10 +106,12 @@ def candidate_loss(
             weight in the other rows: the exact softmax has it once too, so an estimate of that is
             closer.
     """
-    if missing := -len(candidates) % MULTIPLE.get(hidden.device.type, 1):
+    missing = -len(candidates) % MULTIPLE.get(hidden.device.type, 1)
+    if missing:
         candidates = F.pad(candidates, (0, 0, 0, missing))
         log_weights = F.pad(log_weights, (0, missing), value=-math.inf)
-        bias = None if bias is None else F.pad(bias, (0, missing))
+        if bias is not None:
+            bias = F.pad(bias, (0, missing))
     target_log_weights = log_weights.expand(len(hidden), -1).gather(1, target_index[:, None])[:, 0]
     separate_weights: Tensor | None = log_weights
     if softcap is None and log_weights.dim() == 1:  # as a part of the bias they cost nothing
@@ -129,10 +131,11 @@ def candidate_loss(
     if target_counts_once:
         return losses
     # The weight also raised the target's own score, but the numerator has none.
-    lifted = target_log_weights
     if reduction == "none":
-        return losses + lifted
-    return losses + (lifted.mean() if reduction == "mean" and len(lifted) else lifted.sum())
+        return losses + target_log_weights
+    if reduction == "mean" and len(target_log_weights):
+        return losses + target_log_weights.mean()
+    return losses + target_log_weights.sum()
 
 
 def vocabulary_cross_entropy(
@@ -176,7 +179,10 @@ def vocabulary_cross_entropy(
     if hidden.shape[0] == 0:
         # A rank without a predicted token must still reach every parameter, or the gradient
         # exchange hangs. Sums of empty slices are exactly zero, whatever the weights are.
-        zero = _widen(hidden.sum() + weight[:0].sum() + (0.0 if bias is None else bias[:0].sum()))
+        zero = hidden.sum() + weight[:0].sum()
+        if bias is not None:
+            zero = zero + bias[:0].sum()
+        zero = _widen(zero)
         return zero.expand(0) if reduction == "none" else zero
     device_type = hidden.device.type
     dtype = torch.promote_types(hidden.dtype, weight.dtype)
@@ -192,7 +198,8 @@ def vocabulary_cross_entropy(
     with torch.autocast(device_type, enabled=False):
         if fits or backend == "dense" or reduction == "none":
             scores = capped(_scores(hidden, weight, bias), softcap)
-            scores = scores if log_weights is None else scores + log_weights
+            if log_weights is not None:
+                scores = scores + log_weights
             if target_shift is not None:
                 shift = target_shift[:, None].to(scores.dtype)
                 scores = scores.scatter_add(1, target_ids[:, None], shift)
@@ -278,25 +285,28 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=wide) if needs_weight else None
         grad_bias = torch.zeros_like(bias, dtype=wide) if needs_bias else None
         for start in range(0, hidden.shape[0], rows):
-            chunk, own = hidden[start : start + rows], targets[start : start + rows, None]
+            chunk = hidden[start : start + rows]
+            target = targets[start : start + rows, None]  # (rows, 1)
             scores = capped(_scores(chunk, weight, bias), softcap)  # (rows, U)
             slope = None if softcap is None else 1 - (scores / softcap).square()
             if log_weights is not None:
-                by_row = log_weights.dim() == 2
-                scores = scores + (log_weights[start : start + rows] if by_row else log_weights)
+                differ_by_row = log_weights.dim() == 2
+                weights = log_weights[start : start + rows] if differ_by_row else log_weights
+                scores = scores + weights
             if target_shift is not None:
                 shift = target_shift[start : start + rows, None].to(scores.dtype)
-                scores.scatter_add_(1, own, shift)
+                scores.scatter_add_(1, target, shift)
             # From here on in place: one buffer, one exponential.
             scores -= scores.amax(dim=-1, keepdim=True)
-            total -= scores.gather(1, own).sum(dtype=wide)
+            total -= scores.gather(1, target).sum(dtype=wide)
             partition = scores.exp_().sum(dim=-1, keepdim=True)
             total += partition.log().sum()
             if not (needs_hidden or needs_weight or needs_bias):
                 continue
             residual = scores.div_(partition)  # probabilities, and minus one at the target
-            residual.scatter_add_(1, own, residual.new_full(own.shape, -1.0))
-            residual = residual if slope is None else residual.mul_(slope)
+            residual.scatter_add_(1, target, residual.new_full(target.shape, -1.0))
+            if slope is not None:
+                residual = residual.mul_(slope)
             if grad_bias is not None:
                 grad_bias += residual.sum(dim=0)
             residual = residual.to(hidden.dtype)

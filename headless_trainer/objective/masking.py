@@ -89,7 +89,8 @@ def unlearned_tokens(batch: Mapping[str, Tensor]) -> Tensor | None:
                 f"{name} has shape {(*mask.shape,)}, not one number for each token: remove the "
                 f"column {name!r}."
             )
-        unlearned = (mask == 0) if unlearned is None else unlearned | (mask == 0)
+        masked = mask == 0
+        unlearned = masked if unlearned is None else unlearned | masked
     return unlearned
 
 

@@ -114,9 +114,12 @@ class NegativePool:
         outside the pool.
         """
         index = torch.searchsorted(self.ids, target_ids)
-        found = self.ids[index.clamp(max=len(self) - 1)] == target_ids if len(self) else index < 0
-        if not found.all():
-            missing = target_ids[~found][0].item()
+        if len(self):
+            is_inside = self.ids[index.clamp(max=len(self) - 1)] == target_ids
+        else:
+            is_inside = torch.zeros_like(target_ids, dtype=torch.bool)
+        if not is_inside.all():
+            missing = target_ids[~is_inside][0].item()
             raise ValueError(
                 f"target token {missing} is not in the pool of {len(self)} tokens. "
                 "Build the pool from every target of the batches it serves."

@@ -19,7 +19,8 @@ NEGLIGIBLE = 1e-12
 CHUNK_ROWS = 2**16  # rows caught up at once when all rows catch up, to keep temporary tensors small
 # Columns of the history: four moments of the skipped steps' epsilon, and the sum of log(1 - lr *
 # weight_decay).
-MOMENTS, LOG_DECAY = 4, 4
+MOMENTS = 4
+LOG_DECAY = 4
 MOMENT_NAMES = ("exp_avg", "exp_avg_sq")  # names of AdamW's moments in its state, ``(V, D)`` each
 
 
@@ -115,10 +116,12 @@ class SparseAdamW(torch.optim.AdamW):
             if param in embeddings
         }
         # The parent would convert all state of the rows to the dtype of the weights.
-        others = {index: each for index, each in state_dict["state"].items() if index not in own}
+        states = state_dict["state"]
+        others = {index: state for index, state in states.items() if index not in own}
         super().load_state_dict({**state_dict, "state": others})
         for index, embedding in own.items():
-            if saved := state_dict["state"].get(index):
+            saved = states.get(index)
+            if saved:
                 moments = {
                     name: saved[name].to(embedding.device, embedding.dtype) for name in MOMENT_NAMES
                 }
@@ -289,10 +292,13 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tenso
     """
     gradients = []
     for parameter in parameters:
-        if (gradient := parameter.grad) is not None:
-            if gradient.is_sparse:
-                parameter.grad = gradient = gradient.coalesce()
-            gradients.append(gradient.values() if gradient.is_sparse else gradient)
+        if parameter.grad is None:
+            continue
+        if parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.coalesce()
+            gradients.append(parameter.grad.values())
+        else:
+            gradients.append(parameter.grad)
     norm = torch.nn.utils.get_total_norm(gradients)
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for gradient in gradients:

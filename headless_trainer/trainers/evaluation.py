@@ -50,9 +50,11 @@ def pool_scores(
     targets, target_bias = head.vectors(target_ids).float(), head.bias(target_ids)
     log_counts = pool.log_counts()
     rows = max(1, CHUNK_ELEMENTS // max(1, len(pool)))
-    loss, correct = [], []
+    loss = []
+    correct = []
     for part in (slice(first, first + rows) for first in range(0, max(1, len(hidden)), rows)):
-        chunk, own = hidden[part].float(), target_ids[part]
+        chunk = hidden[part].float()
+        chunk_targets = target_ids[part]
         scores = chunk @ candidates.T  # (rows, U)
         outside = (chunk * targets[part]).sum(-1)
         if candidate_bias is not None:
@@ -60,8 +62,8 @@ def pool_scores(
             outside = outside + target_bias[part]
         scores = capped(scores, head.softcap)
         outside = capped(outside, head.softcap)
-        position = torch.searchsorted(pool.ids, own).clamp(max=len(pool) - 1)
-        inside = pool.ids[position] == own
+        position = torch.searchsorted(pool.ids, chunk_targets).clamp(max=len(pool) - 1)
+        inside = pool.ids[position] == chunk_targets
         target = torch.where(inside, scores.gather(1, position[:, None])[:, 0], outside)
         partition = (scores + log_counts).logsumexp(-1)
         loss.append(torch.where(inside, partition, torch.logaddexp(partition, target)) - target)
@@ -93,7 +95,9 @@ def vocabulary_scores(
         these tokens.
     """
     hidden = hidden.float()
-    offsets = {"": None} if prior is None else {"": prior, "_without_bias": None}
+    offsets = {"": prior}  # what is added to the scores, by the ending of a figure's name
+    if prior is not None:
+        offsets["_without_bias"] = None
     partition, best, target = hidden.new_full((3, len(offsets), len(hidden)), -torch.inf)
     winner, part_apart = (
         target_ids.new_zeros(len(offsets), len(hidden)),
@@ -105,9 +109,11 @@ def vocabulary_scores(
         height = max(1, CHUNK_ELEMENTS // len(ids))
         for part in (slice(first, first + height) for first in range(0, len(hidden), height)):
             plain = hidden[part] @ vectors.T  # (height, n)
-            plain = capped(plain if bias is None else plain + bias, head.softcap)
-            own = target_ids[part] - start
-            inside = (own >= 0) & (own < len(ids))
+            if bias is not None:
+                plain = plain + bias
+            plain = capped(plain, head.softcap)
+            column = target_ids[part] - start  # of the target, if it is in this block
+            inside = (column >= 0) & (column < len(ids))
             if apart is not None:
                 sums = plain.masked_fill(~apart[ids], -torch.inf).logsumexp(-1)
                 part_apart[part] = torch.logaddexp(part_apart[part], sums)
@@ -119,9 +125,11 @@ def vocabulary_scores(
                     top > best[row, part], position + start, winner[row, part]
                 )
                 best[row, part] = torch.maximum(best[row, part], top)
-                found = scores.gather(1, own.clamp(0, len(ids) - 1)[:, None])[:, 0]
-                target[row, part] = torch.where(inside, found, target[row, part])
-    results = {} if apart is None else {"apart": (part_apart - partition[0]).exp()}
+                target_scores = scores.gather(1, column.clamp(0, len(ids) - 1)[:, None])[:, 0]
+                target[row, part] = torch.where(inside, target_scores, target[row, part])
+    results = {}
+    if apart is not None:
+        results["apart"] = (part_apart - partition[0]).exp()
     for row, name in enumerate(offsets):
         results[f"cross_entropy{name}"] = partition[row] - target[row]
         results[f"accuracy{name}"] = (winner[row] == target_ids).float()
@@ -132,8 +140,9 @@ def vocabulary_scores(
 def generators_set_aside(seed: int, device: torch.device) -> Iterator[None]:
     """Seed every generator that a collator may use; on exit, restore those of training."""
     python, numpy = random.getstate(), np.random.get_state()
-    own = [device] if device.type in ("cuda", "mps", "xpu") else []
-    with torch.random.fork_rng(own, device_type=device.type if own else "cpu"):
+    accelerators = [device] if device.type in ("cuda", "mps", "xpu") else []
+    device_type = device.type if accelerators else "cpu"
+    with torch.random.fork_rng(accelerators, device_type=device_type):
         set_seed(seed)
         try:
             yield

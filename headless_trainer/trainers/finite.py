@@ -21,7 +21,7 @@ def check_precision(args, model: nn.Module) -> None:
     16-bit weights.
     """
     if args.device.type == "mps" and args.gradient_checkpointing:
-        drops = [each.p for each in model.modules() if isinstance(each, nn.Dropout)]
+        drops = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
         # The latter by a function, as in Llama.
         if any([*drops, getattr(model.config, "attention_dropout", 0.0)]):
             raise ValueError(  # https://github.com/pytorch/pytorch/issues/127676
@@ -61,7 +61,8 @@ class FiniteCheck:
         """
         if grad_norm is None:
             return None
-        step, accelerator = trainer.state.global_step + 1, trainer.accelerator
+        step = trainer.state.global_step + 1
+        accelerator = trainer.accelerator
         whole = (
             grad_norm.full_tensor()
             if isinstance(grad_norm, DTensor)
@@ -71,8 +72,9 @@ class FiniteCheck:
             self.watch(step, whole, "The norm of the gradient")
         # With fp16 such a step is skipped and the scale halved, which is normal unless it never
         # ends. Looked at in some steps only, since the host waits for both numbers.
-        elif (scaler := accelerator.scaler) is not None and step % 50 == 0 and not whole.isfinite():
-            if (scale := scaler.get_scale()) < 1.0:
+        elif accelerator.scaler is not None and step % 50 == 0 and not whole.isfinite():
+            scale = accelerator.scaler.get_scale()
+            if scale < 1.0:
                 what = f"The norm of the gradient is {float(whole)} at step {step} although the fp16 loss scale has fallen to"
                 raise self.diverged(f"{what} {scale:g}")
         return grad_norm
@@ -81,9 +83,11 @@ class FiniteCheck:
         """Raise FloatingPointError at the first number registered since the last call that is not
         finite.
         """
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waiting
+        self._waiting = []
         for what, step, number in waiting:
-            if not math.isfinite(value := float(number)):
+            value = float(number)
+            if not math.isfinite(value):
                 raise self.diverged(f"{what} is {value} at step {step}")
 
     def check_weights(self, model: nn.Module, step: int) -> None:
@@ -92,8 +96,8 @@ class FiniteCheck:
         """
         self.read_all()
         for name, parameter in model.named_parameters():
-            own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-            if not torch.isfinite(own.detach()).all():
+            shard = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+            if not torch.isfinite(shard.detach()).all():
                 raise self.diverged(
                     f"The weights of {name} are not finite after step {step} and are not saved"
                 )

@@ -103,7 +103,8 @@ class HeadlessTrainer(PretrainingTrainer):
             self.head.vectors(micro_batch.looked_up),
             self.head.bias(micro_batch.looked_up),
         )
-        losses = [self.pool_loss(*each) for each in micro_batch.parts(hidden, vectors, bias)]
+        parts = micro_batch.parts(hidden, vectors, bias)
+        losses = [self.pool_loss(*part) for part in parts]
         loss = torch.stack(losses).sum() / micro_batch.divisor
         return (loss, {"loss": loss}) if return_outputs else loss
 
@@ -149,9 +150,10 @@ class HeadlessTrainer(PretrainingTrainer):
 
     def log_step(self, step: Step) -> None:
         super().log_step(step)
-        for each in step.micro_batches:
-            for part in each.candidates:
-                count_pool(self.window, part, each.divisor, self.args.sampled_negatives or 0)
+        drawn = self.args.sampled_negatives or 0
+        for micro_batch in step.micro_batches:
+            for part in micro_batch.candidates:
+                count_pool(self.window, part, micro_batch.divisor, drawn)
 
     def evaluation_scores(
         self,
@@ -164,10 +166,12 @@ class HeadlessTrainer(PretrainingTrainer):
         if not self.args.eval_full_vocabulary:
             return scores
         # The objective teaches log p - log q, so the language model adds log q back.
-        found = vocabulary_scores(hidden, target_ids, self.head, prior)
+        of_vocabulary = vocabulary_scores(hidden, target_ids, self.head, prior)
         if prior is None:
-            found = {f"{name}_without_bias": values for name, values in found.items()}
-        return scores | found
+            of_vocabulary = {
+                f"{name}_without_bias": values for name, values in of_vocabulary.items()
+            }
+        return scores | of_vocabulary
 
     def evaluation_prior(self) -> Tensor | None:
         if not self.args.eval_full_vocabulary:

@@ -168,7 +168,8 @@ class PretrainingTrainer(Trainer):
         refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
         if not isinstance(args, HeadlessTrainingArguments):
             raise ValueError(f"args must be HeadlessTrainingArguments, got {type(args).__name__}.")
-        if gone := [name for name in PRIVATE_OVERRIDES if not hasattr(Trainer, name)]:
+        gone = [name for name in PRIVATE_OVERRIDES if not hasattr(Trainer, name)]
+        if gone:
             raise RuntimeError(  # nothing would call our override, so checkpoints would lack parts
                 f"transformers {transformers.__version__} has no Trainer.{gone[0]}: install a "
                 "tested one (constraints.txt)."
@@ -254,11 +255,13 @@ class PretrainingTrainer(Trainer):
 
     def log_step(self, step: Step) -> None:
         """Add the figures of the coming step to `window`: here the sizes of its pools."""
-        for pool in (part.pool for each in step.micro_batches for part in each.candidates):
-            # Every process must add the same names, even without a prediction.
-            used = int(pool.targets > 0)
-            self.window.add("pool_tokens", len(pool) * used, used)
-            self.window.add("pool_size", pool.size * used, used)
+        for micro_batch in step.micro_batches:
+            for part in micro_batch.candidates:
+                pool = part.pool
+                # Every process must add the same names, even without a prediction.
+                used = int(pool.targets > 0)
+                self.window.add("pool_tokens", len(pool) * used, used)
+                self.window.add("pool_size", pool.size * used, used)
 
     def evaluation_prior(self) -> Tensor | None:
         """Return ``(V,)`` log q for `evaluation_scores`, or None; called once per evaluation."""
@@ -293,12 +296,16 @@ class PretrainingTrainer(Trainer):
                 raise ValueError(
                     "eval_dataset is a PackedStream, which never ends: pass a Dataset of rows."
                 )
-            place = args.process_index, args.world_size
-            rows = HeldOutBatches(dataset, self.data_collator, args.eval_batch_size, *place)
-            # Each worker would read a whole stream, or its own part, depending on the stream.
-            return own_loader(
-                args, rows, 0 if rows.is_stream else args.dataloader_num_workers, batch_size=None
+            rows = HeldOutBatches(
+                dataset,
+                self.data_collator,
+                args.eval_batch_size,
+                args.process_index,
+                args.world_size,
             )
+            # Each worker would read a whole stream, or its own part, depending on the stream.
+            workers = 0 if rows.is_stream else args.dataloader_num_workers
+            return own_loader(args, rows, workers, batch_size=None)
         if self.stream is not None:
             return self.stream.loader(args.train_batch_size, self.data_collator)
         if isinstance(dataset, IterableDataset) and not hasattr(dataset, "__len__"):
@@ -331,10 +338,11 @@ class PretrainingTrainer(Trainer):
         if self.stream is not None:
             self.stream.note(batches)
         step = self._draw(batches)
-        for each in step.micro_batches:
-            self.window.add_batch(each.tokens, each.target_ids.numel())
+        for micro_batch in step.micro_batches:
+            target_ids = micro_batch.target_ids
+            self.window.add_batch(micro_batch.tokens, target_ids.numel())
             # A bincount would make (V,) numbers in each step.
-            self.token_counts.index_add_(0, each.target_ids, torch.ones_like(each.target_ids))
+            self.token_counts.index_add_(0, target_ids, torch.ones_like(target_ids))
         self.log_step(step)
         if self.rows is not None:
             self.rows.catch_up(step)
@@ -389,15 +397,15 @@ class PretrainingTrainer(Trainer):
         rate = self.args.muon_learning_rate
         if self.optimizer is not None or (self.rows is None and rate is None):
             return super().create_optimizer(model)
-        kind, kwargs = self.get_optimizer_cls_and_kwargs(self.args, self.model)
+        optimizer_class, kwargs = self.get_optimizer_cls_and_kwargs(self.args, self.model)
         if self.rows is not None:
-            kind, kwargs = SparseAdamW, kwargs | {"embeddings": self.rows.weights}
+            optimizer_class = SparseAdamW
+            kwargs = kwargs | {"embeddings": self.rows.weights}
         if rate is not None:
-            kind, kwargs = (
-                MuonAnd,
-                kwargs | {"matrices": layer_matrices(self.model), "muon_lr": rate, "other": kind},
-            )
-        self.optimizer_cls_and_kwargs = kind, kwargs
+            matrices = layer_matrices(self.model)
+            kwargs = kwargs | {"matrices": matrices, "muon_lr": rate, "other": optimizer_class}
+            optimizer_class = MuonAnd
+        self.optimizer_cls_and_kwargs = optimizer_class, kwargs
         optimizer = super().create_optimizer(model)
         if self.rows is not None:
             self.rows.use(optimizer if rate is None else optimizer.other)
@@ -651,7 +659,7 @@ class PretrainingTrainer(Trainer):
             if self.is_fsdp_enabled:
                 saving.prepare_fsdp(self.accelerator.state.fsdp_plugin, self.model)
             if self.hub is not None:
-                around.push(lambda kind, error, traceback: kind and self.hub.stop())
+                around.push(lambda error_type, error, traceback: error_type and self.hub.stop())
             around.enter_context(self.signal.given_back())
             around.enter_context(lost_processes_named())
             around.enter_context(ended_with_launcher())

@@ -33,10 +33,13 @@ from .step import Candidates, Step
 # Default number of tokens drawn per step; for mlm, which predicts few tokens, at least a share of
 # the vocabulary; and the largest share. With too few draws, tokens that never occur keep or gain
 # probability; more cost time (docs/adapting.md).
-DRAWN, MLM_SHARE, LARGEST_SHARE = 4096, 0.125, 0.25
+DRAWN = 4096
+MLM_SHARE = 0.125
+LARGEST_SHARE = 0.25
 EXACT_EVERY = 8  # default number of steps from one exact step to the next
 # The probability of tokens that are never targets, and its largest growth without a warning.
-MASS, GROWTH = "unseen_token_mass", 0.05
+MASS = "unseen_token_mass"
+GROWTH = 0.05
 
 logger = logging.getLogger(__name__)
 
@@ -63,35 +66,46 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
     objective = "sampled_softmax"
     head_class = VocabularyHead
 
-    def __init__(self, *given: Any, token_counts: Tensor | None = None, **kwargs: Any) -> None:
-        super().__init__(*given, **kwargs)
-        args = self.args
-        if args.sampled_negatives is None:
-            least = int(MLM_SHARE * self.head.size) if self.task == "mlm" else 0
-            args.sampled_negatives = min(max(DRAWN, least), int(LARGEST_SHARE * self.head.size))
-        if args.exact_every is None:
-            args.exact_every = EXACT_EVERY
-        rows, size, tokenizer = (
-            self.train_dataset,
-            self.embedding.num_embeddings,
-            self.processing_class,
-        )
-        if token_counts is None and isinstance(rows, Dataset) and "input_ids" in rows.column_names:
-            token_counts = target_counts(rows, size, self.task, tokenizer, args.isolate_documents)
-        if token_counts is None or len(token_counts) < self.head.size:
-            raise ValueError(
-                f"token_counts is {None if token_counts is None else len(token_counts)} but the "
-                f"head scores {self.head.size} tokens: pass the count of each as a target in the "
-                "training data."
-            )
-        token_counts = token_counts[: self.head.size]
+    def __init__(self, *args: Any, token_counts: Tensor | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._set_defaults()
+        token_counts = self._counts_of_targets(token_counts)
         # Tokens absent from the new texts: their probability shows whether the sample is too small.
-        self.unseen = (token_counts == 0).to(args.device)
+        self.unseen = (token_counts == 0).to(self.args.device)
         self.frequency = log_prior(token_counts).exp()
         self.prediction = MeanPrediction(self.head.size, self.sum_over_processes)
         self.pools.draws = PredictedDraws(
-            args.sampled_negatives, self.frequency, self.prediction, args.seed
+            self.args.sampled_negatives, self.frequency, self.prediction, self.args.seed
         )
+
+    def _set_defaults(self) -> None:
+        """Set the settings whose defaults depend on task and vocabulary."""
+        args = self.args
+        if args.sampled_negatives is None:
+            least = int(MLM_SHARE * self.head.size) if self.task == "mlm" else 0
+            most = int(LARGEST_SHARE * self.head.size)
+            args.sampled_negatives = min(max(DRAWN, least), most)
+        if args.exact_every is None:
+            args.exact_every = EXACT_EVERY
+
+    def _counts_of_targets(self, token_counts: Tensor | None) -> Tensor:
+        """Return the ``(V,)`` counts of each token as a target, by default those of the rows."""
+        rows = self.train_dataset
+        if token_counts is None and isinstance(rows, Dataset) and "input_ids" in rows.column_names:
+            token_counts = target_counts(
+                rows,
+                self.embedding.num_embeddings,
+                self.task,
+                self.processing_class,
+                self.args.isolate_documents,
+            )
+        if token_counts is None or len(token_counts) < self.head.size:
+            given = None if token_counts is None else len(token_counts)
+            raise ValueError(
+                f"token_counts is {given} but the head scores {self.head.size} tokens: pass the "
+                "count of each as a target in the training data."
+            )
+        return token_counts[: self.head.size]
 
     def candidates_of_step(self, targets: list[Tensor]) -> Shares:
         """Return the pools of a step; of an exact one, the whole vocabulary."""
@@ -163,16 +177,18 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        for name in (name for name in logs if name.endswith(MASS)):  # of each evaluation set
-            now, first = (
-                logs[name],
-                next((each[name] for each in self.state.log_history if name in each), logs[name]),
-            )
-            if now > first + GROWTH:
+        for name, mass in logs.items():
+            if not name.endswith(MASS):  # one for each evaluation set
+                continue
+            history = [earlier[name] for earlier in self.state.log_history if name in earlier]
+            first = history[0] if history else mass
+            if mass > first + GROWTH:
                 logger.warning(
                     "Tokens that are never targets have %.1f %% of the probability; at the first "
                     "evaluation they had %.1f %%. Raise sampled_negatives (now %d).",
-                    *(100 * now, 100 * first, self.args.sampled_negatives),
+                    100 * mass,
+                    100 * first,
+                    self.args.sampled_negatives,
                 )
         super().log(logs, start_time)
 

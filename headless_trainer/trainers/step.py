@@ -112,6 +112,13 @@ def count_tokens(batch: dict[str, Tensor]) -> int:
     return len(mask) * mask.shape[-1]  # between pairs of positions: rows without padding
 
 
+def padding_of(batch: dict[str, Tensor]) -> Tensor | None:
+    """Return which positions of a batch are padding, as its attention mask says; None without one."""
+    if "attention_mask" not in batch:
+        return None
+    return batch["attention_mask"] == 0
+
+
 class TargetMaker:
     """Draws the targets of a batch, on the batch's device."""
 
@@ -141,44 +148,56 @@ class TargetMaker:
             device: makes the masks between pairs of tokens; the batch's device by default.
         """
         inputs = {name: value for name, value in batch.items() if name not in TOKEN_COLUMNS}
-        input_ids, given = inputs["input_ids"], batch.get("labels")
-        if given is not None and given.shape != input_ids.shape:
+        labels = batch.get("labels")
+        if labels is not None and labels.shape != batch["input_ids"].shape:
             raise ValueError(
-                f"labels has shape {(*given.shape,)}, not one for each token: remove the column "
+                f"labels has shape {(*labels.shape,)}, not one for each token: remove the column "
                 "'labels'."
             )
         self._refuse_unread(inputs)
-        unlearned = unlearned_tokens(batch)
-        excluded = batch["attention_mask"] == 0 if "attention_mask" in batch else None
         if self.isolation is not None:
-            self.isolation.add(inputs, device or input_ids.device)
+            self.isolation.add(inputs, device or batch["input_ids"].device)
         if self.task == "clm":
-            tokens, excluded = (input_ids, excluded) if given is None else (given, None)
+            labels = self._next_tokens(batch, inputs)
+        elif labels is not None:
+            unlearned = unlearned_tokens(batch)
             if unlearned is not None:
-                tokens = tokens.masked_fill(unlearned, IGNORE_INDEX)
-            labels = next_tokens(tokens, excluded, inputs.get("position_ids"))
-            if (
-                "position_ids" in inputs
-                and "attention_mask" in inputs
-                and inputs["attention_mask"][:, 0].all()
-            ):
-                # With it decoders would not keep the documents of a row apart; padding on the right
-                # is not read anyway.
-                del inputs["attention_mask"]
-        elif given is not None:
-            labels = given if unlearned is None else given.masked_fill(unlearned, IGNORE_INDEX)
-            self._check_given(input_ids, labels)
+                labels = labels.masked_fill(unlearned, IGNORE_INDEX)
+            self._check_given(batch["input_ids"], labels)
         else:
-            if "special_tokens_mask" in batch:
-                special = batch["special_tokens_mask"].bool()
-                excluded = special if excluded is None else excluded | special
-            if unlearned is not None:
-                excluded = unlearned if excluded is None else excluded | unlearned
-            seeds = content_seeds(
-                input_ids, (EVALUATION_SEED,) if step is None else (self.seed, step), excluded
-            )
-            inputs["input_ids"], labels = mask_tokens(input_ids, self.rule, seeds, excluded)
+            inputs["input_ids"], labels = self._masked(batch, step)
         return inputs | {"labels": labels}
+
+    def _next_tokens(self, batch: dict, inputs: dict) -> Tensor:
+        """Return ``(B, T)`` labels of clm, and drop an attention mask that would join documents."""
+        tokens = batch.get("labels")
+        padding = None
+        if tokens is None:  # given labels are -100 where nothing is to be learned
+            tokens = batch["input_ids"]
+            padding = padding_of(batch)
+        unlearned = unlearned_tokens(batch)
+        if unlearned is not None:
+            tokens = tokens.masked_fill(unlearned, IGNORE_INDEX)
+        labels = next_tokens(tokens, padding, inputs.get("position_ids"))
+        is_packed = "position_ids" in inputs and "attention_mask" in inputs
+        if is_packed and inputs["attention_mask"][:, 0].all():
+            # With it decoders would not keep the documents of a row apart; padding on the right is
+            # not read anyway.
+            del inputs["attention_mask"]
+        return labels
+
+    def _masked(self, batch: dict, step: int | None) -> tuple[Tensor, Tensor]:
+        """Return ``(B, T)`` masked inputs and labels of mlm."""
+        exclusions = [padding_of(batch), unlearned_tokens(batch)]
+        if "special_tokens_mask" in batch:
+            exclusions.append(batch["special_tokens_mask"].bool())
+        excluded = None
+        for exclusion in exclusions:
+            if exclusion is not None:
+                excluded = exclusion if excluded is None else excluded | exclusion
+        numbers = (EVALUATION_SEED,) if step is None else (self.seed, step)
+        seeds = content_seeds(batch["input_ids"], numbers, excluded)
+        return mask_tokens(batch["input_ids"], self.rule, seeds, excluded)
 
     def _refuse_unread(self, inputs: dict[str, Any]) -> None:
         """Refuse an entry of a user's collator with a number for each token that the model would

@@ -84,7 +84,8 @@ class TrainingWindow(TrainerCallback):
 
     def _count_time(self) -> None:
         now = time.perf_counter()
-        elapsed, self._started = now - self._started, now
+        elapsed = now - self._started
+        self._started = now
         self._seconds += elapsed
         self.train_seconds += elapsed
         self.process_seconds += elapsed * self._processes
@@ -109,7 +110,9 @@ class TrainingWindow(TrainerCallback):
                 steps and processes.
         """
         figure = self._figures.setdefault(name, [0.0, 0.0])
-        figure[0] = figure[0] + (value.detach() if isinstance(value, Tensor) else value)
+        if isinstance(value, Tensor):
+            value = value.detach()
+        figure[0] = figure[0] + value
         figure[1] = None if divisor is None else figure[1] + divisor
 
     def flush(self, device: torch.device, reduce=None) -> dict[str, float]:
@@ -155,7 +158,8 @@ def count_pool(
     ``divisor`` is that of the predictions' summed loss; ``drawn`` is the number of candidates that
     are no targets.
     """
-    pool, predictions = part.pool, len(part.target_index)
+    pool = part.pool
+    predictions = len(part.target_index)
     used = int(predictions > 0)  # every process must add the same names, even without a prediction
     log_counts = pool.log_weights()
     window.candidates += pool.size * used
