@@ -10,7 +10,8 @@ if os.name == "nt":
 
 __version__ = "0.1.0"
 
-# Names are imported when they are first used: `--help` and the argument classes need none of the heavy modules.
+# Names are imported when they are first used: `--help` and the argument classes need none of the
+# heavy modules.
 _EXPORTS = {
     "HeadlessTrainer": "trainers.headless",
     "SampledSoftmaxTrainer": "trainers.sampled_softmax",

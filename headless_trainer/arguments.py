@@ -27,7 +27,8 @@ from .refusals import (
     refuse,
 )
 
-# `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
+# `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the
+# annotations as types.
 
 if TYPE_CHECKING:
     bool_or_auto = bool | Literal["auto"]
@@ -37,7 +38,9 @@ else:
 
     def bool_or_auto(value: str | bool) -> str | bool:
         """Parse a flag that takes ``auto``, or true and false as transformers reads them."""
-        return value if value == "auto" else string_to_bool(value)
+        if value == "auto":
+            return value
+        return string_to_bool(value)
 
 
 @dataclass
@@ -82,7 +85,8 @@ class ModelArguments(LoadingArguments):
     )
     tie_word_embeddings: bool | None = HfArg(
         default=None,
-        help="Share the input embedding with the head (headless: candidates). Default: the architecture's; headless: true.",
+        help="Share the input embedding with the head (headless: candidates). Default: the "
+        "architecture's; headless: true.",
     )
     mask_token: str | None = HfArg(
         default=None, help="Mask token for a tokenizer that has none. Added if it is new."
@@ -111,15 +115,22 @@ class ModelArguments(LoadingArguments):
         refuse(self, MODEL)
 
     def parsed_config_overrides(self) -> dict[str, Any]:
-        """Return ``config_overrides`` as a dictionary, with YAML values: ``8`` is an int, ``1e-2`` a float, ``true`` a bool."""
+        """Return ``config_overrides`` as a dictionary.
+
+        Values are YAML: ``8`` is an int, ``1e-2`` a float, ``true`` a bool.
+        """
         text = (self.config_overrides or "").strip()
-        said = f"config_overrides {text!r}"
+        where = f"config_overrides {text!r}"
         if text.startswith("{"):
-            return parse_yaml(text, said)
-        pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
-        if not all(equals for _name, equals, _value in pairs):
-            raise ValueError(f"{said} must be name=value,name=value or a JSON object.")
-        return {name.strip(): parse_yaml(value, said) for name, _, value in pairs}
+            return parse_yaml(text, where)
+        overrides: dict[str, Any] = {}
+        for pair in text.split(","):
+            name, equals, value = pair.partition("=")
+            if equals:
+                overrides[name.strip()] = parse_yaml(value, where)
+            elif pair.strip():
+                raise ValueError(f"{where} must be name=value,name=value or a JSON object.")
+        return overrides
 
 
 @dataclass
@@ -139,13 +150,14 @@ class DataArguments:
     )
     eval_old_file: list[str] | None = HfArg(
         default=None,
-        help="Earlier texts, to measure forgetting. eval_old_... scores the documents that a default run with the same "
-        "--sample_by holds out, at most --validation_split_percentage of all.",
+        help="Earlier texts, to measure forgetting. eval_old_... scores the documents that a "
+        "default run with the same --sample_by holds out, at most "
+        "--validation_split_percentage of all.",
     )
     replay_file: list[str] | None = HfArg(
         default=None,
-        help="Earlier texts of which rows are mixed into the training rows, so that less is forgotten. Documents that "
-        "--validation_split_percentage holds out are left out.",
+        help="Earlier texts of which rows are mixed into the training rows, so that less is "
+        "forgotten. Documents that --validation_split_percentage holds out are left out.",
     )
     replay_share: float = HfArg(
         default=0.1, help="Share of the training rows that is from replay_file."
@@ -167,8 +179,9 @@ class DataArguments:
     max_seq_length: int = HfArg(default=128, aliases=["--block_size"], help="Tokens in a row.")
     line_by_line: bool = HfArg(
         default=False,
-        help="One document per row, cut and padded, instead of documents packed into full rows. With isolate_documents, as "
-        "many whole documents per row as fit, almost without padding.",
+        help="One document per row, cut and padded, instead of documents packed into full rows. "
+        "With isolate_documents, as many whole documents per row as fit, almost without "
+        "padding.",
     )
     max_train_samples: int | None = HfArg(default=None, help="Train on at most N rows.")
     max_eval_samples: int | None = HfArg(default=None, help="Evaluate on at most N rows.")
@@ -187,8 +200,11 @@ class DataArguments:
 class HeadlessTrainingArguments(TrainingArguments):
     """Objective and evaluation.
 
-    The fields of ``TrainingArguments`` repeated below have other defaults. ``dataloader_pin_memory`` is False without CUDA,
-    ``bf16`` and ``fp16`` also take "auto", and ``run_name`` defaults to the last two folders of ``output_dir``.
+    The fields of ``TrainingArguments`` repeated below have other defaults.
+    ``dataloader_pin_memory`` is False without CUDA, ``bf16`` and ``fp16`` also take "auto", and
+    ``run_name`` defaults to the last two folders of ``output_dir``::
+
+        args = HeadlessTrainingArguments("runs/gpt2", learning_rate=1e-3, max_steps=10_000)
     """
 
     objective: ObjectiveName = HfArg(
@@ -199,35 +215,38 @@ class HeadlessTrainingArguments(TrainingArguments):
     )
     trainer: str | None = HfArg(
         default=None,
-        help="Your own loss, as module:Class. It extends the objective's trainer: examples/own_loss.py.",
+        help="Your own loss, as module:Class. It extends the objective's trainer: "
+        "examples/own_loss.py.",
     )
     task: Literal["mlm", "clm"] | None = HfArg(
         default=None,
-        help="mlm (predict masked tokens) or clm (predict the next token). By default inferred from the model's class.",
+        help="mlm (predict masked tokens) or clm (predict the next token). By default inferred "
+        "from the model's class.",
     )
     negatives: Literal["micro_batch", "step", "world"] = HfArg(
         default="micro_batch",
-        help="Candidates are the targets of a micro_batch, a step, or the world. micro_batch is the paper's choice; world is "
-        "the step on all processes.",
+        help="Candidates are the targets of a micro_batch, a step, or the world. micro_batch is "
+        "the paper's choice; world is the step on all processes.",
     )
     pool_size: int | None = HfArg(
         default=None,
-        help="Number of targets in a pool. A forward pass with fewer is topped up with the targets "
-        "of the most recent steps; one with more is split into equal pools (negatives micro_batch). "
-        "Default: the targets of the forward pass, the step or the world alone, as in the paper.",
+        help="Number of targets in a pool. A forward pass with fewer is topped up with the "
+        "targets of the most recent steps; one with more is split into equal pools "
+        "(negatives micro_batch). Default: the targets of the forward pass, the step or the "
+        "world alone, as in the paper.",
     )
     sampled_negatives: int | None = HfArg(
         default=None,
-        help="Extra candidates drawn from the vocabulary in each step. Draws are uniform; those of "
-        "sampled_softmax follow the model's mean prediction. Default: none for headless; for "
-        "sampled_softmax 4,096 (mlm: an eighth of the vocabulary if that is more), at most a quarter "
-        "of the vocabulary.",
+        help="Extra candidates drawn from the vocabulary in each step. Draws are uniform; those "
+        "of sampled_softmax follow the model's mean prediction. Default: none for headless; "
+        "for sampled_softmax 4,096 (mlm: an eighth of the vocabulary if that is more), at "
+        "most a quarter of the vocabulary.",
     )
     exact_every: int | None = HfArg(
         default=None,
-        help="sampled_softmax: score the whole vocabulary in the first step and in every Nth. This "
-        "also measures what further candidates are drawn from. 0 for never: draws are then uniform. "
-        "Default: 8.",
+        help="sampled_softmax: score the whole vocabulary in the first step and in every Nth. "
+        "This also measures what further candidates are drawn from. 0 for never: draws are "
+        "then uniform. Default: 8.",
     )
     mlm_probability: float = HfArg(default=0.15, help="mlm: share of tokens to predict.")
     isolate_documents: bool = HfArg(
@@ -235,13 +254,13 @@ class HeadlessTrainingArguments(TrainingArguments):
     )
     muon_learning_rate: float | None = HfArg(
         default=None,
-        help="Train the layers' matrices with Muon at this learning rate. AdamW trains everything else at --learning_rate, on "
-        "the same schedule.",
+        help="Train the layers' matrices with Muon at this learning rate. AdamW trains everything "
+        "else at --learning_rate, on the same schedule.",
     )
     sparse_embedding_updates: bool = HfArg(
         default=False,
-        help="headless, sampled_softmax: let AdamW update only the embedding rows that a step reads. The cost of a step then "
-        "does not grow with the vocabulary.",
+        help="headless, sampled_softmax: let AdamW update only the embedding rows that a step "
+        "reads. The cost of a step then does not grow with the vocabulary.",
     )
     head_bias: Literal["none", "prior"] = HfArg(
         default="none",
@@ -275,7 +294,8 @@ class HeadlessTrainingArguments(TrainingArguments):
     )
     report_to: list[str] = HfArg(
         default_factory=lambda: ["none"],
-        help="Trackers: tensorboard, wandb, trackio, any other that transformers supports, all, or none.",
+        help="Trackers: tensorboard, wandb, trackio, any other that transformers supports, all, "
+        "or none.",
     )
     hub_token: str | None = HfArg(
         default=None, repr=False, help="Hub token to push with. The stored login by default."
@@ -286,7 +306,8 @@ class HeadlessTrainingArguments(TrainingArguments):
 
     def __post_init__(self) -> None:
         if self.metric_for_best_model is not None and self.greater_is_better is None:
-            # TrainingArguments assumes that greater is better unless the name ends in "loss", for perplexity too.
+            # TrainingArguments assumes that greater is better unless the name ends in "loss", for
+            # perplexity too.
             self.greater_is_better = higher_is_better(self.metric_for_best_model)
         self._choose_precision()
         if self.logging_strategy == "no":  # transformers would still log the first step
@@ -294,9 +315,10 @@ class HeadlessTrainingArguments(TrainingArguments):
         with checked(self, self.refusals):
             super().__post_init__()
             leave_out_unread(self)
-            if self.use_liger_kernel:  # these would put a language model's forward into a trunk
-                off = {"cross_entropy": False, "fused_linear_cross_entropy": False}
-                self.liger_kernel_config = off | (self.liger_kernel_config or {})
+            if self.use_liger_kernel:
+                # These kernels would put a language model's forward into a trunk.
+                kernels_off = {"cross_entropy": False, "fused_linear_cross_entropy": False}
+                self.liger_kernel_config = kernels_off | (self.liger_kernel_config or {})
             if self.greater_is_better and self.lr_scheduler_type in FOLLOW_SCORES:
                 self.lr_scheduler_kwargs = {"mode": "max"} | (self.lr_scheduler_kwargs or {})
             if self.label_names is None:
@@ -317,12 +339,10 @@ class HeadlessTrainingArguments(TrainingArguments):
 
         has_gpu = torch.cuda.is_available() and not computes_on_cpu(self)
         if self.bf16 == "auto":
-            # With emulation every GPU would count, and train slower than in float32.
-            self.bf16 = (
-                self.fp16 is not True
-                and has_gpu
-                and torch.cuda.is_bf16_supported(including_emulation=False)
-            )
+            self.bf16 = False
+            if has_gpu and self.fp16 is not True:
+                # With emulation every GPU would count, and train slower than in float32.
+                self.bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
         if self.fp16 == "auto":
             self.fp16 = has_gpu and not self.bf16
 
@@ -337,7 +357,8 @@ class LMHeadArguments(HeadlessTrainingArguments):
     objective: Literal["vanilla"] = HfArg(default="vanilla", help="Fine-tuning uses cross-entropy.")
     init: Literal["prior", "embeddings"] = HfArg(
         default="prior",
-        help="prior (E^T + log q), or embeddings (E^T alone). The paper fine-tunes from the second.",
+        help="prior (E^T + log q), or embeddings (E^T alone). The paper fine-tunes from the "
+        "second.",
     )
     counts_from: Literal["checkpoint", "corpus"] = HfArg(
         default="checkpoint",
@@ -348,11 +369,26 @@ class LMHeadArguments(HeadlessTrainingArguments):
     lr_scheduler_type: str = HfArg(default="constant_with_warmup", help="Learning rate schedule.")
 
     unread_flags = (  # fields, also of other classes, that have no effect here
-        "model_type", "config_name", "config_overrides", "tie_word_embeddings", "train_tokenizer", "tokenizer_type",
-        "vocab_size", "objective", "negatives", "pool_size", "sampled_negatives", "exact_every",
-        "sparse_embedding_updates", "head_bias",
-        "eval_pool_size", "eval_full_vocabulary", "mask_token", "resize_embeddings", "do_predict",
-    )  # fmt: skip
+        "model_type",
+        "config_name",
+        "config_overrides",
+        "tie_word_embeddings",
+        "train_tokenizer",
+        "tokenizer_type",
+        "vocab_size",
+        "objective",
+        "negatives",
+        "pool_size",
+        "sampled_negatives",
+        "exact_every",
+        "sparse_embedding_updates",
+        "head_bias",
+        "eval_pool_size",
+        "eval_full_vocabulary",
+        "mask_token",
+        "resize_embeddings",
+        "do_predict",
+    )
     refusals = HEAD
 
 
@@ -378,6 +414,5 @@ def checked(args: TrainingArguments, table: Iterable[Refusal]) -> Iterator[None]
     check_launch(args)
 
 
-with_settings = (
-    mock.patch.multiple
-)  # change settings for a method of `Trainer` that reads them with another meaning
+# Changes settings for a method of `Trainer` that reads them with another meaning.
+with_settings = mock.patch.multiple

@@ -12,22 +12,25 @@ from dataclasses import dataclass
 
 from .objectives import OBJECTIVES, objective_of
 
-CONSOLE, PICTURE, RESULTS = "console", "loss.png", "results of the card"
+# Places that show figures.
+CONSOLE = "console"
+PICTURE = "loss.png"
+RESULTS = "results of the card"
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of the report, against tokens; held-out figures also get one against time, and
-    columns in its tables.
+    """A chart of the report, against tokens.
+
+    Held-out figures also get one against time, and columns in its tables.
     """
 
     slug: str  # heading of its columns
     title: str
     unit: str  # of its axis
     scale: Callable[[float], float] = float  # from the logged value to the drawn one
-    log: bool = (
-        False  # the logged value is the logarithm of the drawn one: differences are then ratios
-    )
+    # Whether the logged value is the logarithm of the drawn one: differences are then ratios.
+    log: bool = False
     steady: bool = False  # the figure fluctuates around a level: its axis starts at 0
     explained: str = ""  # a sentence under the picture
 
@@ -76,23 +79,25 @@ def _perplexity(args) -> bool:
 
 
 LOSS_CHART = Chart(
-    "loss", "Training loss and floor", "nats",
-    explained="Solid: training loss. Dashed: the floor of a headless loss, due to tokens that repeat among the candidates. "
-    "Losses of different objectives are not comparable: compare the held-out figures.",
-)  # fmt: skip
+    "loss",
+    "Training loss and floor",
+    "nats",
+    explained="Solid: training loss. Dashed: the floor of a headless loss, due to tokens that "
+    "repeat among the candidates. Losses of different objectives are not comparable: "
+    "compare the held-out figures.",
+)
 SPEED_CHART = Chart("speed", "Speed", "tokens per second", steady=True)
 MEMORY_CHART = Chart(
     "memory", "Peak memory", "GiB", lambda mebibytes: mebibytes / 1024, steady=True
 )
 ACCURACY_CHART = Chart("accuracy", "Held-out accuracy", "accuracy (%)", lambda share: 100 * share)
-PERPLEXITY_CHART = (
-    Chart(  # perplexities are averaged and compared as cross-entropies, and every task has one
-        "perplexity",
-        "Held-out perplexity",
-        "perplexity (log scale)",
-        lambda nats: math.exp(min(nats, 700.0)),
-        log=True,
-    )
+# Perplexities are averaged and compared as cross-entropies, and every task has one.
+PERPLEXITY_CHART = Chart(
+    "perplexity",
+    "Held-out perplexity",
+    "perplexity (log scale)",
+    lambda nats: math.exp(min(nats, 700.0)),
+    log=True,
 )
 LOSS = {"form": "{:.3f}".format, "unit": "nats"}
 
@@ -162,14 +167,12 @@ def shown_in(place: str) -> list[Measure]:
 
 
 def higher_is_better(name: str) -> bool | None:
-    """Return whether higher is better for a held-out figure, whose name may contain a dataset's;
-    None for unknown figures.
+    """Return whether higher is better for a held-out figure; None for unknown figures.
+
+    Args:
+        name: as in the logs. It may contain a dataset's name.
     """
-    return next(
-        (
-            each.better == "higher"
-            for each in EVALUATION
-            if each.better and name.endswith(each.bare_name)
-        ),
-        None,
-    )
+    for measure in EVALUATION:
+        if measure.better and name.endswith(measure.bare_name):
+            return measure.better == "higher"
+    return None

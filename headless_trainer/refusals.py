@@ -1,7 +1,8 @@
 """Tables of settings that are refused before any work starts, with the reasons.
 
-A setting is refused if a number would be silently wrong or work would be lost; the libraries check the rest.
-tests/cli/test_refusals.py lists the settings of transformers that work here, so that someone judges each later addition.
+A setting is refused if a number would be silently wrong or work would be lost; the libraries check
+the rest. tests/cli/test_refusals.py lists the settings of transformers that work here, so that
+someone judges each later addition.
 """
 
 import dataclasses
@@ -24,9 +25,8 @@ class Refusal:
 
     names: str  # of the settings, separated by spaces
     why: str  # reason and remedy, which end a sentence that begins with name and value
-    when: Callable[[Any], bool] = lambda args: (
-        True
-    )  # of the arguments; called if the value is not the default
+    # Whether it applies to these arguments. It is called if the value is not the default.
+    when: Callable[[Any], bool] = lambda args: True
 
 
 def outside(names: str, must: str, fits: Callable[[Any], bool]) -> Iterable[Refusal]:
@@ -38,11 +38,20 @@ def outside(names: str, must: str, fits: Callable[[Any], bool]) -> Iterable[Refu
 
 
 def _has_no_decay(args) -> bool:
-    last = (args.lr_scheduler_kwargs or {}).get("num_decay_steps")
-    fits = isinstance(last, int) and 0 < last <= args.max_steps - args.get_warmup_steps(
-        args.max_steps
-    )
-    return args.lr_scheduler_type == "warmup_stable_decay" and not fits
+    """Whether a schedule that ends in a decay lacks its steps, or has no room for them."""
+    if args.lr_scheduler_type != "warmup_stable_decay":
+        return False
+    decay_steps = (args.lr_scheduler_kwargs or {}).get("num_decay_steps")
+    if not isinstance(decay_steps, int):
+        return True
+    steps_after_warmup = args.max_steps - args.get_warmup_steps(args.max_steps)
+    return not 0 < decay_steps <= steps_after_warmup
+
+
+def _is_parallel(args) -> bool:
+    """Whether rows or matrices are split between processes, by tensor or context parallelism."""
+    sizes = [getattr(args.parallelism_config, f"{way}_size", 1) for way in ("tp", "cp", "sp")]
+    return any(size is not None and size > 1 for size in sizes)
 
 
 LEAVE = "leave it out"
@@ -51,11 +60,10 @@ OF_TWO = "drop one of the two"
 ONE_OR_MORE = "be at least 1", lambda value: value >= 1
 ADAMW = ("adamw_torch", "adamw_torch_fused")
 CONSTANT = ("constant", "constant_with_warmup")
-FOLLOW_SCORES = (
-    "reduce_lr_on_plateau",
-    "greedy",
-)  # schedules that read the metric of each evaluation
-STEPS = tuple(  # checked before transformers reads them: it replaces 0 by logging_steps
+# Schedules that read the metric of each evaluation.
+FOLLOW_SCORES = ("reduce_lr_on_plateau", "greedy")
+# Checked before transformers reads them: it replaces 0 by logging_steps.
+STEPS = tuple(
     Refusal(
         f"{when}_steps",
         f"it must be above 0 with {when}_strategy 'steps'",
@@ -116,7 +124,8 @@ RANGES = (
     Refusal("save_on_each_node", f"machines share the folder of a run: {LEAVE}"),
     Refusal(
         "accelerator_config",
-        "with split_batches a position in the data means other rows: divide per_device_train_batch_size instead",
+        "with split_batches a position in the data means other rows: divide "
+        "per_device_train_batch_size instead",
         lambda a: a.accelerator_config.split_batches,
     ),
     Refusal(
@@ -126,7 +135,8 @@ RANGES = (
     ),
     Refusal(
         "lr_scheduler_type",
-        "max_steps and the decay's steps, which must fit in after the warmup, are not both set: pass "
+        "max_steps and the decay's steps, which must fit in after the warmup, are not both set: "
+        "pass "
         """--max_steps 1000 --lr_scheduler_kwargs '{"num_decay_steps": 100}'""",
         _has_no_decay,
     ),
@@ -167,22 +177,26 @@ PRETRAINING = (
         f"the trainer makes targets from columns that the model does not take: {LEAVE}",
     ),
     Refusal(
-        "enable_jit_checkpoint include_for_metrics batch_eval_metrics eval_do_concat_batches do_predict",
+        "enable_jit_checkpoint include_for_metrics batch_eval_metrics eval_do_concat_batches "
+        "do_predict",
         UNREAD,
     ),
     Refusal(
         "include_num_input_tokens_seen",
-        "it would count tokens equal to the padding token as padding: read tokens_seen in the logs, or set 'all'",
+        "it would count tokens equal to the padding token as padding: read tokens_seen in the "
+        "logs, or set 'all'",
         lambda a: a.include_num_input_tokens_seen == "non_padding",
     ),
     Refusal(
         "load_best_model_at_end",
-        f"save_strategy is 'no', so there is no model to load: set save_strategy and eval_strategy, or {LEAVE}",
+        "save_strategy is 'no', so there is no model to load: set save_strategy and "
+        f"eval_strategy, or {LEAVE}",
         lambda a: a.save_strategy == "no",
     ),
     Refusal(
         "eval_steps",
-        "load_best_model_at_end needs a checkpoint of each evaluation: set save_steps to that, or save_strategy to 'best'",
+        "load_best_model_at_end needs a checkpoint of each evaluation: set save_steps to that, or "
+        "save_strategy to 'best'",
         lambda a: (
             a.load_best_model_at_end and a.save_strategy == "steps" and a.save_steps != a.eval_steps
         ),
@@ -190,10 +204,7 @@ PRETRAINING = (
     Refusal(
         "parallelism_config",
         f"targets are drawn for whole rows: {LEAVE} tp, cp and sp sizes",
-        lambda a: any(
-            (getattr(a.parallelism_config, f"{each}_size", 1) or 1) > 1
-            for each in ("tp", "cp", "sp")
-        ),
+        _is_parallel,
     ),
     Refusal(
         "head_bias",
@@ -202,7 +213,8 @@ PRETRAINING = (
     ),
     Refusal(
         "head_bias",
-        f"fsdp and DeepSpeed's stage 3 shard the head, which no other client could then load: launch with zero2, or {LEAVE}",
+        "fsdp and DeepSpeed's stage 3 shard the head, which no other client could then load: "
+        f"launch with zero2, or {LEAVE}",
         lambda a: shards(a) and (a.deepspeed_plugin is None or a.deepspeed_plugin.zero_stage == 3),
     ),
     Refusal(
@@ -221,7 +233,8 @@ PRETRAINING = (
         shards,
     ),
 )
-STREAM = tuple(  # for rows without a length
+# For rows without a length.
+STREAM = tuple(
     Refusal(
         f"{when}_strategy",
         "train_dataset has no length, so its epochs have no end: use steps",
@@ -247,9 +260,18 @@ HEAD = (
     ),
 )
 PRETRAINING_PARAMETERS = {  # parameters of a trainer's constructor
-    "model_init": "the loss uses the model's own embedding, which must exist before training: pass the model as model",
-    "compute_loss_func": "args.objective sets the loss: leave it out, or subclass the trainer and override compute_loss",
-    "compute_metrics": "evaluation sums figures of each token and keeps no logits: leave it out and read evaluation's metrics",
+    "model_init": (
+        "the loss uses the model's own embedding, which must exist before training: pass the "
+        "model as model"
+    ),
+    "compute_loss_func": (
+        "args.objective sets the loss: leave it out, or subclass the trainer and override "
+        "compute_loss"
+    ),
+    "compute_metrics": (
+        "evaluation sums figures of each token and keeps no logits: leave it out and read "
+        "evaluation's metrics"
+    ),
     "preprocess_logits_for_metrics": "evaluation keeps no logits: leave it out",
 }
 CLASSIFICATION_PARAMETERS = {"compute_loss_func": "the parameter loss sets the loss: leave it out"}
@@ -333,7 +355,10 @@ def refuse(args, table: Iterable[Refusal]) -> None:
 
 
 def leave_out_unread(args) -> None:
-    """Reset and warn of settings that ``args.objective`` does not read, so that a baseline accepts the other run's flags."""
+    """Reset settings that ``args.objective`` does not read, with a warning.
+
+    This way a baseline accepts the flags of the run that it is compared with.
+    """
     defaults = _defaults(args)
     read_by_some = frozenset().union(*(objective.reads for objective in OBJECTIVES.values()))
     unread = []
@@ -351,30 +376,40 @@ def leave_out_unread(args) -> None:
 
 
 def _defaults(args) -> dict[str, Any]:
-    return {
-        field.name: field.default
-        if field.default_factory is dataclasses.MISSING
-        else field.default_factory()
-        for field in dataclasses.fields(args)
-    }
+    """Return the default of each field of a dataclass, by name."""
+    defaults: dict[str, Any] = {}
+    for field in dataclasses.fields(args):
+        if field.default_factory is dataclasses.MISSING:
+            defaults[field.name] = field.default
+        else:
+            defaults[field.name] = field.default_factory()
+    return defaults
 
 
-def refuse_parameters(given: Mapping[str, Any], table: Mapping[str, str]) -> None:
+def refuse_parameters(parameters: Mapping[str, Any], table: Mapping[str, str]) -> None:
     """Raise ValueError for a constructor parameter that the table names."""
     for name, why in table.items():
-        if given.get(name) is not None:
-            raise ValueError(f"{name} is {given[name]!r} but {why}.")
+        if parameters.get(name) is not None:
+            raise ValueError(f"{name} is {parameters[name]!r} but {why}.")
 
 
 def check_best_metric(args) -> None:
-    """Raise ValueError, before the first evaluation, if ``metric_for_best_model`` is none of `evaluation_metrics`."""
-    name, known = args.metric_for_best_model, evaluation_metrics(args)
-    if name is not None and name.removeprefix("eval_") not in known:
+    """Raise ValueError if ``metric_for_best_model`` is none of `evaluation_metrics`.
+
+    transformers would notice it after the first evaluation.
+    """
+    name = args.metric_for_best_model
+    if name is None:
+        return
+    known = evaluation_metrics(args)
+    if name.removeprefix("eval_") not in known:
         raise ValueError(
             f"metric_for_best_model is {name!r} but must be one of {', '.join(sorted(known))}."
         )
 
 
 def evaluation_metrics(args) -> set[str]:
-    """Return the evaluation figures that can choose the best checkpoint, without the prefix ``eval_``."""
-    return {each.bare_name for each in EVALUATION if each.better and each.is_logged(args)}
+    """Return the held-out figures that can choose the best checkpoint, without ``eval_``."""
+    return {
+        measure.bare_name for measure in EVALUATION if measure.better and measure.is_logged(args)
+    }
