@@ -16,6 +16,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ..arguments import with_settings
 from ..corpus.tokenization import id_count
+from .adapters import is_adapter
 
 
 def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
@@ -61,11 +62,6 @@ def check_one_stack(config: PreTrainedConfig, name: str) -> None:
             "encoder and decoder have different inputs. Use an encoder (BERT, ModernBERT, ...) or "
             "a decoder (GPT-NeoX, Llama, ...)."
         )
-
-
-def is_adapter(model: nn.Module) -> bool:
-    """Return whether a model is one of peft, which wraps another."""
-    return hasattr(model, "get_base_model")
 
 
 def without_adapter(model: nn.Module) -> nn.Module:

@@ -36,6 +36,7 @@ from ..corpus.row_order import SimilarLengthSampler, row_lengths
 from ..corpus.streaming import PackedStream
 from ..files.whole import whole_file
 from ..hub.pushes import HubPushes
+from ..models.adapters import is_adapter
 from ..models.candidate_head import CandidateHead
 from ..models.checkpoint_weights import check_saved_form, load_weights, weight_files
 from ..models.head import Head
@@ -45,7 +46,6 @@ from ..models.trunk import (
     drop_pooler,
     find_trunk,
     infer_task,
-    is_adapter,
     layer_matrices,
     without_adapter,
 )

@@ -24,6 +24,7 @@ from ..checkpoints.settings import read_settings
 from ..checkpoints.token_counts import load_token_counts
 from ..corpus.packing import token_arrays
 from ..files.manifest import read_facts
+from ..models.adapters import frozen_fingerprint, holds_adapter, is_adapter, other_setting
 from ..models.candidate_head import MARK
 from ..models.checkpoint_weights import check_weights
 from ..models.fold import FOLD
@@ -38,7 +39,11 @@ logger = logging.getLogger(__name__)
 SET = {  # entries of a configuration that loading, saving and the trainer's arguments set
     "_name_or_path", "architectures", "dtype", "tie_word_embeddings", "transformers_version", "use_cache", MARK, FOLD,
 }  # fmt: skip
-ROWS, RESTARTED = "hash_of_rows", "restarted_data"  # facts of a checkpoint
+# Facts of a checkpoint.
+ROWS = "hash_of_rows"
+RESTARTED = "restarted_data"
+BASE_WEIGHTS = "hash_of_frozen_weights"
+BASE_CONFIG = "configuration_under_adapter"
 _known: "WeakKeyDictionary[Dataset, dict[str, Any]]" = (
     WeakKeyDictionary()
 )  # facts of datasets, which do not change
@@ -69,6 +74,7 @@ def is_finished(args, state: TrainerState) -> bool:
 
 def check_resume(trainer, checkpoint: str) -> None:
     """Restore the position in the data; raise ValueError if it would be lost, or if the checkpoint is another run's."""
+    check_adapter(trainer, checkpoint)
     if os.path.isfile(os.path.join(checkpoint, CONFIG_NAME)):  # an adapter has none
         check_architecture(checkpoint, trainer.model.config)
     finished = is_finished(trainer.args, read_state(checkpoint))
@@ -125,22 +131,73 @@ def load_totals(trainer, checkpoint: str) -> None:
     window, first = trainer.window, int(trainer.is_world_process_zero())
     window.tokens_seen = first * int(totals["tokens_seen"])
     window.carry_candidates(totals, bool(first))
-    window.train_seconds, window.process_seconds = (
-        totals["train_seconds"],
-        totals["process_seconds"],
-    )
+    window.train_seconds = totals["train_seconds"]
+    window.process_seconds = totals["process_seconds"]
 
 
 def check_architecture(checkpoint: str, config: PreTrainedConfig) -> None:
     """Refuse another architecture, also one with the same shapes (more heads, another activation)."""
-    both = config, type(config).from_pretrained(checkpoint)
-    now, before = (json.loads(each.to_json_string(use_diff=False)) for each in both)
+    before = type(config).from_pretrained(checkpoint)
+    _check_configuration(checkpoint, described(config), described(before))
+
+
+def described(config: PreTrainedConfig) -> dict[str, Any]:
+    """Return all entries of a configuration, of JSON types."""
+    return json.loads(config.to_json_string(use_diff=False))
+
+
+def _check_configuration(checkpoint: str, now: dict[str, Any], before: dict[str, Any]) -> None:
     for name in sorted(now.keys() & before.keys() - SET):
         if now[name] != before[name] and "drop" not in name and not name.endswith("_token_id"):
             raise ValueError(
-                f"The model's {name} is {now[name]!r}, that of checkpoint {checkpoint!r} {before[name]!r}, so the checkpoint "
-                "belongs to another run: resume with the model that wrote it."
+                f"The model's {name} is {now[name]!r}, that of checkpoint {checkpoint!r} "
+                f"{before[name]!r}, so the checkpoint belongs to another run: resume with the model "
+                "that wrote it."
             )
+
+
+def base_facts(trainer) -> dict[str, Any]:
+    """Return what identifies the model under an adapter, for a checkpoint; nothing without one."""
+    if not is_adapter(trainer.model):
+        return {}
+    facts: dict[str, Any] = {BASE_CONFIG: described(trainer.model.config)}
+    if not trainer.is_sharded:  # shards of a weight have no hash in common
+        facts[BASE_WEIGHTS] = frozen_fingerprint(trainer.model)
+    return facts
+
+
+def check_adapter(trainer, checkpoint: str) -> None:
+    """Refuse a checkpoint of another adapter, or of an adapter for another model.
+
+    Also tells checkpoints of an adapter from those of a whole model.
+    """
+    model = trainer.model
+    if is_adapter(model) != holds_adapter(checkpoint):
+        difference = "holds no adapter but this run trains one"
+        if holds_adapter(checkpoint):
+            difference = "holds an adapter but this run trains a whole model"
+        raise ValueError(
+            f"Checkpoint {checkpoint!r} {difference}, so it belongs to another run: resume with the "
+            "model that wrote it."
+        )
+    if not is_adapter(model):
+        return
+    other = other_setting(model, checkpoint)
+    if other is not None:
+        name, now, before = other
+        raise ValueError(
+            f"The adapter's {name} is {now!r}, that of checkpoint {checkpoint!r} {before!r}, so the "
+            "checkpoint belongs to another run: resume with the adapter's settings that wrote it."
+        )
+    facts = read_facts(checkpoint)
+    if BASE_CONFIG in facts:  # older versions did not write it
+        _check_configuration(checkpoint, described(model.config), facts[BASE_CONFIG])
+    of_base = facts.get(BASE_WEIGHTS)
+    if of_base and not trainer.is_sharded and of_base != frozen_fingerprint(model):
+        raise ValueError(
+            f"The model under the adapter has other weights than that of checkpoint {checkpoint!r}, "
+            "so the checkpoint belongs to another run: resume with the model that wrote it."
+        )
 
 
 def check_settings(checkpoint: str, trainer, finished: bool) -> None:
@@ -149,7 +206,10 @@ def check_settings(checkpoint: str, trainer, finished: bool) -> None:
     now = {"freeze_trunk": False} | {
         name: getattr(value, "value", value) for name, value in vars(args).items()
     }
-    now |= {"trainer": type(trainer).__name__, "held_out_texts": texts}
+    now |= {
+        "trainer": type(trainer).__name__,
+        "held_out_texts": texts,
+    }
     for settings in (before, now):
         if settings.get("data_seed") is None:
             settings["data_seed"] = settings.get("seed")
@@ -236,11 +296,12 @@ def check_same_rows(trainer) -> None:
         )
 
 
-def check_rows(facts: Mapping[str, Any], rows) -> None:
+def check_rows(facts: Mapping[str, Any], rows: Any) -> None:
     """Refuse training rows that differ from those of a checkpoint: its position in them would mean nothing."""
     before, now = facts.get(ROWS), row_facts(rows).get(ROWS)
     if before and now and before != now:
         raise ValueError(
-            f"The checkpoint was written with other training rows ({before[0]:,}; this run has {now[0]:,}), so its position in "
-            "the data means nothing. Use the same data, or restart the data with --ignore_data_skip."
+            f"The checkpoint was written with other training rows ({before[0]:,}; this run has "
+            f"{now[0]:,}), so its position in the data means nothing. Use the same data, or restart "
+            "the data with --ignore_data_skip."
         )

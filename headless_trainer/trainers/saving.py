@@ -45,9 +45,8 @@ def checkpoint(trainer) -> Iterator[None]:
             if args.should_save:
                 state.save_to_json(os.path.join(aside.folder, TRAINER_STATE_NAME))
         trainer.accelerator.wait_for_everyone()
-        facts = resume.row_facts(trainer.train_dataset) | {
-            "rows_a_step": trainer.get_total_train_batch_size(args)
-        }
+        facts = resume.row_facts(trainer.train_dataset) | resume.base_facts(trainer)
+        facts["rows_a_step"] = trainer.get_total_train_batch_size(args)
         facts[resume.RESTARTED] = trainer.restarted_data
         aside.publish(
             args.save_only_model,
@@ -84,7 +83,10 @@ def write_model(trainer, folder: Path, leaves_run: bool) -> None:
             f"data: {name}": ", ".join(value) if isinstance(value, list) else value
             for name, value in getattr(trainer.facts.data_args, "__dict__", {}).items()
         }
-        facts |= {"trainer": type(trainer).__name__, "held_out_texts": trainer.facts.held_out_texts}
+        facts |= {
+            "trainer": type(trainer).__name__,
+            "held_out_texts": trainer.facts.held_out_texts,
+        }
         save_settings(folder, args, **facts)
 
 

@@ -15,17 +15,18 @@ from builders import (
 )
 
 from headless_trainer import attach_lm_head
+from headless_trainer.runtime.manifest import read_facts, write_manifest
 
 peft = pytest.importorskip("peft")
 TASKS = {"clm": ["c_attn"], "mlm": ["query", "value"]}
 TASKS_IN_WORDS = {"clm": "causal", "mlm": "masked"}
 
 
-def trainer(folder, objective, task, callbacks=(), **settings):
+def trainer(folder, objective, task, callbacks=(), base=None, lora=None, **settings):
+    """A run of an adapter with the settings ``lora`` for the model ``base``."""
     torch.manual_seed(0)
-    config = peft.LoraConfig(
-        r=2, target_modules=TASKS[task], fan_in_fan_out=task == "clm", init_lora_weights=False
-    )
+    lora = {"r": 2, "target_modules": TASKS[task], "fan_in_fan_out": task == "clm"} | (lora or {})
+    config = peft.LoraConfig(init_lora_weights=False, **lora)
     settings = {
         "objective": objective, "task": task, "max_steps": 4, "save_steps": 2, "learning_rate": 1e-2,
         "train_sampling_strategy": "sequential", "per_device_train_batch_size": 4,
@@ -35,10 +36,8 @@ def trainer(folder, objective, task, callbacks=(), **settings):
         if objective == "sampled_softmax"
         else {}
     )
-    rows, model = (
-        labelled_rows(task, empty=False),
-        peft.get_peft_model(tiny_model(task, objective="vanilla"), config),
-    )
+    rows = labelled_rows(task, empty=False)
+    model = peft.get_peft_model(base or tiny_model(task, objective="vanilla"), config)
     given = {
         "eval_dataset": rows,
         "processing_class": Tokenizer(),
@@ -79,6 +78,58 @@ def test_an_adapter_alone_is_trained_saved_and_resumed(tmp_path, objective, task
     again = trainer(tmp_path / "b", objective, task)
     again.train(str(tmp_path / "a" / "checkpoint-2"))
     torch.testing.assert_close(again.model.eval()(input_ids=ids).logits, want, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("setting", "value", "before"), [
+    ("r", 4, "2"),
+    ("lora_alpha", 16, "8"),
+    ("use_rslora", True, "False"),
+    ("target_modules", ["c_fc"], r"\['c_attn'\]"),
+])  # fmt: skip
+def test_an_adapter_with_other_settings_is_refused(tmp_path, setting, value, before):
+    trainer(tmp_path / "a", "vanilla", "clm").train()
+    again = trainer(tmp_path / "b", "vanilla", "clm", lora={setting: value})
+    with pytest.raises(ValueError, match=f"{setting} is .*{before}"):
+        again.train(str(tmp_path / "a" / "checkpoint-2"))
+    assert again.state.global_step == 0
+
+
+def test_an_adapter_of_another_base_is_refused(tmp_path):
+    trainer(tmp_path / "a", "vanilla", "clm").train()
+    checkpoint = str(tmp_path / "a" / "checkpoint-2")
+    of_other_weights = tiny_model("clm", objective="vanilla")
+    of_other_weights.transformer.h[1].mlp.c_fc.weight.data[3, 5] += 0.25
+    with pytest.raises(ValueError, match="other weights than that of checkpoint"):
+        trainer(tmp_path / "b", "vanilla", "clm", base=of_other_weights).train(checkpoint)
+    unscaled = tiny_model("clm", objective="vanilla", scale_attn_weights=False)
+    with pytest.raises(ValueError, match="scale_attn_weights is False, .* True"):
+        trainer(tmp_path / "c", "vanilla", "clm", base=unscaled).train(checkpoint)
+
+
+def test_checkpoints_of_an_adapter_and_of_a_whole_model_are_told_apart(tmp_path):
+    def whole(folder):
+        settings = {"objective": "vanilla", "max_steps": 4, "save_steps": 2}
+        model = tiny_model("clm", objective="vanilla")
+        rows = labelled_rows("clm", empty=False)
+        return make_trainer(folder, model, rows, settings, processing_class=Tokenizer())
+
+    trainer(tmp_path / "adapter", "vanilla", "clm").train()
+    whole(tmp_path / "whole").train()
+    with pytest.raises(ValueError, match="holds an adapter but this run trains a whole model"):
+        whole(tmp_path / "b").train(str(tmp_path / "adapter" / "checkpoint-2"))
+    with pytest.raises(ValueError, match="holds no adapter but this run trains one"):
+        trainer(tmp_path / "c", "vanilla", "clm").train(str(tmp_path / "whole" / "checkpoint-2"))
+
+
+def test_an_adapter_is_resumed_from_a_checkpoint_that_does_not_describe_its_base(tmp_path):
+    """As earlier versions wrote it."""
+    trainer(tmp_path / "a", "vanilla", "clm").train()
+    checkpoint = tmp_path / "a" / "checkpoint-2"
+    facts = read_facts(checkpoint)
+    del facts["hash_of_frozen_weights"], facts["configuration_under_adapter"]
+    write_manifest(checkpoint, **facts)
+    again = trainer(tmp_path / "b", "vanilla", "clm")
+    assert again.train(str(checkpoint)).global_step == 4
 
 
 @pytest.mark.parametrize("task", TASKS)
