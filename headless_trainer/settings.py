@@ -16,8 +16,8 @@ class Setting:
     """A row of the table.
 
     Attributes:
-        name: of the setting; ``trainer``, ``held_out_texts`` and ``freeze_trunk`` are facts of a
-            run.
+        name: of the setting; ``trainer``, ``trainer_class``, ``held_out_texts`` and
+            ``freeze_trunk`` are facts of a run.
         on_resume: what a resume does with another value than the checkpoint's. ``refused``: it
             would make another run. ``refused with the position``: it would change the order of the
             rows or the masks, so the checkpoint's position in the data would not apply;
@@ -61,6 +61,7 @@ SETTINGS = (
     Setting("sparse_embedding_updates", "refused", "if changed"),
     Setting("head_bias", "refused", "if changed"),
     Setting("trainer", "refused", "if changed"),
+    Setting("trainer_class", "refused"),
     Setting("objective", "refused"),
     Setting("task", "refused"),
     Setting("metric_for_best_model", "refused"),

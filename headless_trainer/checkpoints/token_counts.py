@@ -31,7 +31,11 @@ def load_token_counts(source: str | Path, **hub: Any) -> tuple[Tensor, dict[str,
         )
     try:
         with safe_open(path, framework="pt") as file:
-            totals = {name: float(each) for name, each in (file.metadata() or {}).items()}
+            totals = {name: float(total) for name, total in (file.metadata() or {}).items()}
+            if "train_seconds" in totals and "process_seconds" not in totals:
+                # Early versions wrote the number of processes instead, which never changed.
+                processes = totals.get("processes", 1)
+                totals["process_seconds"] = totals["train_seconds"] * processes
             return file.get_tensor("token_counts"), totals
     except SafetensorError as error:
         raise ValueError(f"{str(path)!r} is damaged ({error}). Restore or delete it.") from error

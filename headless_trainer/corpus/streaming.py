@@ -103,7 +103,19 @@ class PackedStream(torch.utils.data.IterableDataset):
         return {"settings": self.settings(), "next_reader": self.next_reader, "places": places}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume where `state_dict` was taken; raise ValueError if the settings differ."""
+        """Resume where `state_dict` was taken.
+
+        Raises:
+            ValueError: if the settings differ, or if an earlier version took it, which read rows in
+                an order that depended on other settings.
+        """
+        unknown = self.settings().keys() - state["settings"].keys()
+        if unknown:
+            raise ValueError(
+                "The checkpoint's stream was read by an earlier version of headless_trainer, which did "
+                f"not record the {min(unknown)}: resume with the version that its README.md names, or "
+                "add --ignore_data_skip to restart the stream."
+            )
         for name, value in self.settings().items():
             if value != (before := state["settings"].get(name)):
                 raise ValueError(

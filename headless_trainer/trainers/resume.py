@@ -4,6 +4,7 @@ import itertools
 import json
 import logging
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -41,6 +42,7 @@ SET = {  # entries of a configuration that loading, saving and the trainer's arg
 }  # fmt: skip
 # Facts of a checkpoint.
 ROWS = "hash_of_rows"
+ROWS_OF_EARLIER_VERSIONS = "training_rows"  # their number, and a hash of a few of them
 RESTARTED = "restarted_data"
 BASE_WEIGHTS = "hash_of_frozen_weights"
 BASE_CONFIG = "configuration_under_adapter"
@@ -200,6 +202,27 @@ def check_adapter(trainer, checkpoint: str) -> None:
         )
 
 
+def class_name(trainer_class: type) -> str:
+    """Return ``module:Class``, which tells trainers of the same name apart.
+
+    A class of this package has the package's name, since its modules may be renamed. One of a
+    script that is run has the name under which it can be imported.
+    """
+    module = trainer_class.__module__
+    package = __package__.partition(".")[0]
+    if module.partition(".")[0] == package:
+        module = package
+    if module in ("__main__", "__mp_main__"):  # the second in processes that it starts
+        script = sys.modules[module]
+        spec = getattr(script, "__spec__", None)
+        path = getattr(script, "__file__", None)
+        if spec is not None:  # python -m
+            module = spec.name
+        elif path is not None:  # not in a notebook
+            module = Path(path).stem
+    return f"{module}:{trainer_class.__qualname__}"
+
+
 def check_settings(checkpoint: str, trainer, finished: bool) -> None:
     """Refuse settings that would make another run than the checkpoint's; warn of those without effect, and reset them."""
     before, args, texts = read_settings(checkpoint), trainer.args, trainer.facts.held_out_texts
@@ -208,6 +231,7 @@ def check_settings(checkpoint: str, trainer, finished: bool) -> None:
     }
     now |= {
         "trainer": type(trainer).__name__,
+        "trainer_class": class_name(type(trainer)),
         "held_out_texts": texts,
     }
     for settings in (before, now):
@@ -298,10 +322,19 @@ def check_same_rows(trainer) -> None:
 
 def check_rows(facts: Mapping[str, Any], rows: Any) -> None:
     """Refuse training rows that differ from those of a checkpoint: its position in them would mean nothing."""
-    before, now = facts.get(ROWS), row_facts(rows).get(ROWS)
-    if before and now and before != now:
+    now = row_facts(rows).get(ROWS)
+    before = facts.get(ROWS)
+    if now is None:
+        return
+    number = (before or facts.get(ROWS_OF_EARLIER_VERSIONS) or now)[0]
+    if number != now[0] or (before and before != now):
         raise ValueError(
-            f"The checkpoint was written with other training rows ({before[0]:,}; this run has "
+            f"The checkpoint was written with other training rows ({number:,}; this run has "
             f"{now[0]:,}), so its position in the data means nothing. Use the same data, or restart "
             "the data with --ignore_data_skip."
+        )
+    if ROWS_OF_EARLIER_VERSIONS in facts:
+        logger.warning_once(  # scripts also check before training
+            "The checkpoint was written by an earlier version of headless_trainer: only the number of "
+            "its training rows is compared, not what is in them."
         )

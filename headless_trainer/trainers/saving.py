@@ -85,6 +85,7 @@ def write_model(trainer, folder: Path, leaves_run: bool) -> None:
         }
         facts |= {
             "trainer": type(trainer).__name__,
+            "trainer_class": resume.class_name(type(trainer)),
             "held_out_texts": trainer.facts.held_out_texts,
         }
         save_settings(folder, args, **facts)

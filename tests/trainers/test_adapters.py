@@ -15,7 +15,7 @@ from builders import (
 )
 
 from headless_trainer import attach_lm_head
-from headless_trainer.runtime.manifest import read_facts, write_manifest
+from headless_trainer.files.manifest import read_facts, write_manifest
 
 peft = pytest.importorskip("peft")
 TASKS = {"clm": ["c_attn"], "mlm": ["query", "value"]}

@@ -1,5 +1,7 @@
 """A run that goes on from a checkpoint is the same run, or what differs is said, or it is refused."""
 
+import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,7 +31,14 @@ from headless_trainer import (
     load_token_counts,
 )
 from headless_trainer.checkpoints.settings import read_settings
-from headless_trainer.trainers.resume import check_architecture, is_finished, load_totals, row_facts
+from headless_trainer.files.manifest import read_facts, write_manifest
+from headless_trainer.trainers.resume import (
+    check_architecture,
+    class_name,
+    is_finished,
+    load_totals,
+    row_facts,
+)
 from headless_trainer.trainers.window import TrainingWindow
 
 SAVING = {"save_strategy": "steps", "save_steps": 1}
@@ -118,6 +127,94 @@ def test_best_scores_of_other_measures_are_not_compared(tmp_path, settings, said
     assert (
         run.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-2")).global_step == 2
     )  # its end
+
+
+def loss_of(module, scope="Loss"):
+    """A trainer with this name from a module that does not exist."""
+    return type("Loss", (HeadlessTrainer,), {"__module__": module, "__qualname__": scope})
+
+
+def test_a_trainer_of_the_same_name_in_another_module_is_refused(tmp_path):
+    data = {"data": rows(), **SAVING}
+    trainer_for(tmp_path / "a", "mlm", Tokenizer(), kind=loss_of("mine"), **data).train()
+    checkpoint = tmp_path / "a" / "checkpoint-1"
+    for number, other in enumerate((loss_of("yours"), loss_of("mine", "Others.Loss"))):
+        run = trainer_for(tmp_path / f"{number}", "mlm", Tokenizer(), kind=other, **data)
+        with pytest.raises(ValueError, match="trainer_class is '.*Loss' but .* 'mine:Loss'"):
+            run.train(str(checkpoint))
+    same = trainer_for(tmp_path / "b", "mlm", Tokenizer(), kind=loss_of("mine"), **data)
+    assert same.train(str(checkpoint)).global_step == 2
+
+
+def test_a_checkpoint_that_knows_its_trainer_by_name_alone_is_resumed(tmp_path):
+    """As earlier versions wrote it."""
+    data = {"data": rows(), **SAVING}
+    trainer_for(tmp_path / "a", "mlm", Tokenizer(), kind=loss_of("mine"), **data).train()
+    checkpoint = tmp_path / "a" / "checkpoint-1"
+    change_settings(checkpoint, trainer_class=None)
+    moved = trainer_for(tmp_path / "b", "mlm", Tokenizer(), kind=loss_of("moved"), **data)
+    assert moved.train(str(checkpoint)).global_step == 2
+    plain = trainer_for(tmp_path / "c", "mlm", Tokenizer(), **data)
+    with pytest.raises(ValueError, match="trainer is 'HeadlessTrainer' but .* 'Loss'"):
+        plain.train(str(checkpoint))
+
+
+def test_a_trainer_is_known_by_where_it_can_be_imported_from(monkeypatch):
+    assert class_name(HeadlessTrainer) == "headless_trainer:HeadlessTrainer"
+    script = SimpleNamespace(__file__="/somewhere/my_loss.py", __spec__=None)
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    assert class_name(loss_of("__main__")) == "my_loss:Loss"
+    script.__spec__ = SimpleNamespace(name="package.my_loss")  # python -m package.my_loss
+    assert class_name(loss_of("__main__")) == "package.my_loss:Loss"
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace())  # a notebook
+    assert class_name(loss_of("__main__")) == "__main__:Loss"
+
+
+def change_settings(checkpoint, **changes):
+    """Rewrite settings of a checkpoint, or remove those that are None, and its manifest."""
+    path = checkpoint / "settings.json"
+    settings = json.loads(path.read_text()) | changes
+    kept = {name: value for name, value in settings.items() if name not in changes or value}
+    path.write_text(json.dumps(kept))
+    change_facts(checkpoint)
+
+
+def change_facts(checkpoint, **changes):
+    """Rewrite facts in the manifest of a checkpoint, or remove those that are None."""
+    facts = read_facts(checkpoint) | changes
+    write_manifest(checkpoint, **{name: fact for name, fact in facts.items() if fact is not None})
+
+
+@pytest.fixture
+def early_checkpoint(tmp_path):
+    """The checkpoint after one step of two on 24 rows, in the form of the first public version."""
+    trainer_for(tmp_path / "early", "mlm", Tokenizer(), data=rows(), **SAVING).train()
+    checkpoint = tmp_path / "early" / "checkpoint-1"
+    counts = load_file(checkpoint / "token_counts.safetensors")
+    totals = {"tokens_seen": "48", "train_seconds": "0.5", "processes": "2"}
+    save_file(counts, checkpoint / "token_counts.safetensors", metadata=totals)
+    change_settings(checkpoint, trainer=None, trainer_class=None, held_out_texts=None)
+    change_facts(
+        checkpoint, hash_of_rows=None, restarted_data=None, training_rows=[24, "0123456789abcdef"]
+    )
+    return checkpoint
+
+
+def test_a_checkpoint_of_an_early_version_is_resumed(tmp_path, early_checkpoint, caplog):
+    again = trainer_for(tmp_path / "again", "mlm", Tokenizer(), data=rows(), **SAVING)
+    again.train(str(early_checkpoint))
+    whole = load_file(tmp_path / "early" / "checkpoint-2" / "model.safetensors")
+    for name, weight in whole.items():
+        assert torch.equal(again.model.state_dict()[name], weight), name
+    assert again.window.process_seconds > again.window.train_seconds > 0.5
+    assert "only the number of its training rows is compared" in caplog.text
+    assert load_token_counts(early_checkpoint)[1]["process_seconds"] == 1.0
+
+
+def test_another_number_of_rows_than_an_early_version_had_is_refused(tmp_path, early_checkpoint):
+    again = trainer_for(tmp_path / "again", "mlm", Tokenizer(), data=rows(count=25), **SAVING)
+    with pytest.raises(ValueError, match=r"training rows \(24; .*25\).*--ignore_data_skip"):
+        again.train(str(early_checkpoint))
 
 
 @pytest.mark.parametrize("settings", [{"objective": "vanilla"}, {"seed": 7}])

@@ -118,6 +118,14 @@ def test_refused(tmp_path, text_lines):
         trainer(tmp_path / "c", text_lines, "clm").train(resume_from_checkpoint=checkpoint)
 
 
+def test_the_position_of_an_earlier_version_is_refused_with_that_reason(tmp_path, text_lines):
+    stream = trainer(tmp_path, text_lines, "clm").train_dataset
+    state = stream.state_dict()
+    del state["settings"]["hash of the files"]
+    with pytest.raises(ValueError, match="earlier version .*hash of the files.*--ignore_data_skip"):
+        stream.load_state_dict(state)
+
+
 class Unsized(torch.utils.data.IterableDataset):
     """Rows without a length, whose order is drawn again in each pass."""
 
