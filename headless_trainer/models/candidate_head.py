@@ -66,13 +66,14 @@ class CandidateHead:
                 "not load: pass its folder instead of the model, or load it with "
                 "headless_trainer.models.candidate_head.load_trunk."
             )
-        if type(self) is CandidateHead and (unread := self.own.keys() - {NAME}):
+        unread = self.own.keys() - {NAME}
+        if type(self) is CandidateHead and unread:
             raise ValueError(
                 f"model {name} has {min(unread)}, which CandidateHead does not read: pass its "
                 "head_class."
             )
         self._widen = next(
-            (each for path, each in trunk.named_modules() if path in INPUT_PROJECTIONS), None
+            (module for path, module in trunk.named_modules() if path in INPUT_PROJECTIONS), None
         )
         if is_deepspeed_zero3_enabled():  # weights are not whole before the first forward
             return
@@ -93,8 +94,9 @@ class CandidateHead:
         """Return ``(U, D)`` vectors for the ``(U,)`` ids, through the module: outside its forward a
         weight may be a shard.
         """
-        found = (self.matrix or self.embedding)(ids)
-        return found if self._widen is None else self._widen(found)
+        table = self.matrix or self.embedding
+        vectors = table(ids)
+        return vectors if self._widen is None else self._widen(vectors)
 
     def bias(self, ids: Tensor) -> Tensor | None:
         """Return the ``(U,)`` biases of the ``(U,)`` ids, or None."""
@@ -111,7 +113,7 @@ class CandidateHead:
         """Return the weights of which a step reads single rows: the input embedding, then the
         candidate matrix if any.
         """
-        return [each.weight for each in (self.embedding, self.matrix) if each is not None]
+        return [table.weight for table in (self.embedding, self.matrix) if table is not None]
 
     @classmethod
     def check(cls, trunk: PreTrainedModel, args) -> None:

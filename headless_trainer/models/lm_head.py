@@ -83,23 +83,28 @@ def attach_lm_head(
     """
     if init not in ("prior", "embeddings"):
         raise ValueError(f"init must be 'prior' or 'embeddings', got {init!r}.")
-    folder, given = None, isinstance(token_counts, Tensor)
+    folder = None
     if isinstance(trunk, (str, Path)):
-        folder, trunk = trunk, load_trunk(trunk, dtype="auto")
+        folder = trunk
+        trunk = load_trunk(folder, dtype="auto")
         check_headless(trunk.config, str(folder))
-    source = folder if given or token_counts is None else token_counts
+    has_counts = isinstance(token_counts, Tensor)
+    source = folder if has_counts or token_counts is None else token_counts
     if init == "prior" and source is not None:
-        with suppress(FileNotFoundError) if given else nullcontext():
-            stored, totals = load_token_counts(source)
-            token_counts = token_counts if given else stored
-            drawn_share = drawn_share_of(totals) if drawn_share is None else drawn_share
+        # With counts, only the share of drawn candidates is missing, which not every folder has.
+        with suppress(FileNotFoundError) if has_counts else nullcontext():
+            stored_counts, totals = load_token_counts(source)
+            if not has_counts:
+                token_counts = stored_counts
+            if drawn_share is None:
+                drawn_share = drawn_share_of(totals)
     trunk = find_trunk(trunk)
     drop_pooler(trunk)
     vocab_size = trunk.get_input_embeddings().num_embeddings
     if init == "prior" and (token_counts is None or len(token_counts) != vocab_size):
-        given = "is None" if token_counts is None else f"has {len(token_counts)} entries"
+        described = "is None" if token_counts is None else f"has {len(token_counts)} entries"
         raise ValueError(
-            f"init is 'prior' but token_counts {given} and the embedding has {vocab_size} rows: "
+            f"init is 'prior' but token_counts {described} and the embedding has {vocab_size} rows: "
             "pass the folder that the checkpoint was saved in, which holds its counts, or use "
             "init 'embeddings'."
         )
@@ -119,7 +124,8 @@ def attach_lm_head(
             "(headless-trainer lm-head --init embeddings --do_train), or train without it."
         )
     everything = torch.arange(vocab_size, device=trunk.device)
-    weight, bias = wide(candidates.vectors(everything)), candidates.bias(everything)  # (V, D), (V,)
+    weight = wide(candidates.vectors(everything))  # (V, D)
+    bias = candidates.bias(everything)  # (V,)
     if init == "prior":
         prior = candidate_log_prior(token_counts.cpu(), drawn_share or 0.0)
         bias = prior if bias is None else bias.cpu() + prior
@@ -149,14 +155,19 @@ def warn_of_dropped_head(trunk: PreTrainedModel, name: str | None) -> bool:
 
     Return whether it gets one.
     """
-    after, dead_end = "headless-trainer lm-head then gives it a free head", _has_no_free_head(trunk)
+    dead_end = _has_no_free_head(trunk)
+    after = "headless-trainer lm-head then gives it a free head"
     if dead_end:
-        after = "it cannot have a free head: fine-tune one afterwards (headless-trainer lm-head --init embeddings --do_train)"
+        after = (
+            "it cannot have a free head: fine-tune one afterwards (headless-trainer lm-head --init "
+            "embeddings --do_train)"
+        )
     if name:
         logger.warning(
             "The vocabulary head of %s is dropped, with any transform and bias. The trunk learns "
             "log p - log q, and %s. To keep the head, train with objective sampled_softmax.",
-            *(name, after),
+            name,
+            after,
         )
     elif dead_end:
         logger.warning(
@@ -167,13 +178,15 @@ def warn_of_dropped_head(trunk: PreTrainedModel, name: str | None) -> bool:
 
 def _has_no_free_head(trunk: PreTrainedModel) -> bool:
     """Return whether `attach_lm_head` refuses trunks of this architecture with ``prior``."""
-    kind = _language_model_class(trunk.config)
-    # Weights are not whole before the first forward.
-    if kind is None or is_deepspeed_zero3_enabled():
-        return kind is None
+    model_class = _language_model_class(trunk.config)
+    if model_class is None:
+        return True
+    if is_deepspeed_zero3_enabled():  # weights are not whole before the first forward
+        return False
     with torch.device("meta"):  # no weights
-        model = kind._from_config(copy.deepcopy(trunk.config))
-    head, last = model.get_output_embeddings(), last_layer_norm(trunk)
+        model = model_class._from_config(copy.deepcopy(trunk.config))
+    head = model.get_output_embeddings()
+    last = last_layer_norm(trunk)
     layers = _layers_between(model, head)
     has_weights = any(True for layer in layers for _ in layer.parameters())
     if model.base_model is model or (_transform(layers, last) is None and has_weights):
@@ -194,12 +207,10 @@ def _language_model_class(config: PreTrainedConfig) -> Any:
 def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
     """Return the architecture's language model around a copy of the trunk, with an untied head."""
     keep_padding_id(trunk)
-    config, kind, name = (
-        copy.deepcopy(trunk.config),
-        _language_model_class(trunk.config),
-        type(trunk).__name__,
-    )
-    if kind is None:
+    config = copy.deepcopy(trunk.config)
+    model_class = _language_model_class(config)
+    name = type(trunk).__name__
+    if model_class is None:
         raise ValueError(
             f"model {name} has no language-modelling head in transformers: use an encoder with a "
             "masked language model (BERT, RoBERTa, ...) or a decoder (GPT-2, GPT-NeoX, Llama, "
@@ -218,14 +229,16 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
                 ) from error
     # The dtype is set while the model is made: casting it later would also round tables such as the
     # rotary frequencies.
-    model = kind._from_config(config, dtype=trunk.dtype).to(trunk.device)
+    model = model_class._from_config(config, dtype=trunk.dtype).to(trunk.device)
     if model.base_model is model:  # Llama 4
         raise ValueError(
             f"model {type(model).__name__} names no part below its head: use the trunk alone."
         )
     # A language model may have an unused pooler that the trunk lacks (FNet, LayoutLM).
-    own = {name: value for name, value in trunk.state_dict().items() if not name.startswith(PREFIX)}
-    model.base_model.load_state_dict(model.base_model.state_dict() | own)
+    weights = {
+        name: value for name, value in trunk.state_dict().items() if not name.startswith(PREFIX)
+    }
+    model.base_model.load_state_dict(model.base_model.state_dict() | weights)
     unfold(model.base_model)
     return model
 
@@ -247,7 +260,7 @@ def _pass_through(model: PreTrainedModel, head: nn.Linear, trained: bool) -> boo
     gain = wide(last.weight)
     shift = torch.zeros_like(gain) if last.bias is None else wide(last.bias)
     parameters = dense.weight, dense.bias, norm.weight, norm.bias
-    before = [None if each is None else each.clone() for each in parameters]
+    before = [None if parameter is None else parameter.clone() for parameter in parameters]
     # The factor, the standard deviation of what the LayerNorm reads, and what the dense layer adds.
     # Only the first way can be rounded to 16 bits, only the second be trained: one optimizer step
     # is larger than the weights of the first.
@@ -290,7 +303,9 @@ def freeze_scaled_layer(model: PreTrainedModel) -> None:
 def frozen_layers(model: PreTrainedModel) -> list[str]:
     """Return the names of the dense layers that `freeze_scaled_layer` froze."""
     between = _layers_between(model, model.get_output_embeddings())
-    frozen = [each for each in between if type(each) is nn.Linear and not each.weight.requires_grad]
+    frozen = [
+        layer for layer in between if type(layer) is nn.Linear and not layer.weight.requires_grad
+    ]
     return [name for name, layer in model.named_modules() if layer in frozen]
 
 

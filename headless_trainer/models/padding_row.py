@@ -34,7 +34,8 @@ def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
     keeps its ``pad_token_id``.
     """
     embedding = model.get_input_embeddings()
-    weight, row = embedding.weight, embedding.padding_idx
+    weight = embedding.weight
+    row = embedding.padding_idx
     if row is None:
         return
     for module in model.modules():  # several modules may share the weight
@@ -60,18 +61,17 @@ def first_position(model: nn.Module) -> int:
     """Return the position of a row's first token: in RoBERTa and similar models the one after the
     padding id, else 0.
     """
-    places = (
-        module for name, module in model.named_modules() if name.endswith("position_embeddings")
-    )
-    return next(
-        (each.padding_idx + 1 for each in places if getattr(each, "padding_idx", None) is not None),
-        0,
-    )
+    for name, module in model.named_modules():
+        padding_index = getattr(module, "padding_idx", None)
+        if name.endswith("position_embeddings") and padding_index is not None:
+            return padding_index + 1
+    return 0
 
 
 def keep_padding_id(model: PreTrainedModel) -> None:
     """Set the configuration's padding id, which `Trainer` replaces by the tokenizer's, to that of
     `first_position`.
     """
-    if first := first_position(model):
+    first = first_position(model)
+    if first:
         model.config.pad_token_id = first - 1

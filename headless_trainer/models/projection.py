@@ -58,27 +58,31 @@ def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
     rtol = max(1e-4, 4 * torch.finfo(model.dtype).eps)
     if len(passed) == 1 and passed[0][1].shape == logits.shape:
         # Scores of 0 hide cap and scale.
-        scores, softcap = (
-            passed[0][1].to(logits.dtype),
-            settings[SOFTCAP],
-        )
-        found = None
-        if torch.equal(scores, logits) and (
-            scores.any() or all(each in (None, 1) for each in settings.values())
-        ):
-            found = 1.0, None
+        scores = passed[0][1].to(logits.dtype)
+        softcap = settings[SOFTCAP]
+        is_plain = all(value in (None, 1) for value in settings.values())
+        scale_and_cap: tuple[float, float | None] | None = None
+        if torch.equal(scores, logits) and (scores.any() or is_plain):
+            scale_and_cap = 1.0, None
         elif softcap and torch.allclose(softcap * torch.tanh(scores / softcap), logits, rtol=rtol):
-            found = 1.0, softcap
+            scale_and_cap = 1.0, softcap
         elif projection.bias is None:
-            given, made = scores.cpu().double(), logits.cpu().double()  # mps has no float64
-            scale = ((given * made).sum() / given.square().sum()).item()
-            found = (scale, None) if torch.allclose(scale * scores, logits, rtol=rtol) else None
-        # A head may add a bias of its own (ESM), or remember its soft cap.
-        if found and torch.allclose(
-            _returned(model, projection), logits.new_full((), found[0]), rtol=rtol
-        ):
-            return projection, *found
+            scale = _factor(scores, logits)
+            if torch.allclose(scale * scores, logits, rtol=rtol):
+                scale_and_cap = scale, None
+        if scale_and_cap is not None:
+            # A head may add a bias of its own (ESM), or remember its soft cap.
+            expected = logits.new_full((), scale_and_cap[0])
+            if torch.allclose(_returned(model, projection), expected, rtol=rtol):
+                return projection, *scale_and_cap
     raise _changes_logits(model)
+
+
+def _factor(scores: Tensor, logits: Tensor) -> float:
+    """Return the factor that turns scores into logits with the least squared error."""
+    scores = scores.cpu().double()  # mps has no float64
+    logits = logits.cpu().double()
+    return ((scores * logits).sum() / scores.square().sum()).item()
 
 
 @contextmanager
@@ -104,7 +108,8 @@ def _returned(model: PreTrainedModel, projection: nn.Linear) -> Tensor:
     """
     forward = computed_by(model, projection, lambda hidden: hidden.new_full((), LARGE))
     with forward, suppress(IndexError, RuntimeError):  # of models that need scores of each token
-        if (returned := probe(model, probe_ids(model)).logits).dim() == 0:
+        returned = probe(model, probe_ids(model)).logits
+        if returned.dim() == 0:
             return returned / LARGE
     return projection.weight.new_full((), torch.nan)
 
@@ -127,7 +132,8 @@ def check_head_is_known(model: PreTrainedModel, unexpected: Collection[str], sou
     head = next(
         name for name, module in model.named_modules() if module is model.get_output_embeddings()
     )
-    if lost := [name for name in unexpected if name.startswith(f"{head}.")]:
+    lost = [name for name in unexpected if name.startswith(f"{head}.")]
+    if lost:
         raise ValueError(
             f"{source!r} holds {lost[0]}, which {type(model).__name__} ignores, so its scores "
             "would be wrong: name a folder that this class wrote, such as that of the finished "

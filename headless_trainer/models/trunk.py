@@ -148,7 +148,9 @@ def set_for_probe(model: PreTrainedModel, attention: str) -> Iterator[None]:
 
 def check_vocabulary(model: PreTrainedModel, tokenizer, source: str, remedy: str) -> None:
     """Refuse a tokenizer with more ids than the model's embedding has rows."""
-    if (ids := id_count(tokenizer)) > (rows := model.get_input_embeddings().num_embeddings):
+    ids = id_count(tokenizer)
+    rows = model.get_input_embeddings().num_embeddings
+    if ids > rows:
         raise ValueError(
             f"The tokenizer for {source!r} has ids up to {ids - 1} but the embedding has {rows} "
             f"rows: {remedy}."
@@ -182,7 +184,7 @@ def layer_matrices(model: PreTrainedModel) -> list[nn.Parameter]:
 def infer_task(model: PreTrainedModel | PreTrainedConfig) -> str:
     """Return ``mlm`` or ``clm``, from a model's class or from the use of its architecture."""
     config = getattr(model, "config", model)
-    name, kind = type(model).__name__, type(config)
+    name = type(model).__name__
     if not isinstance(config, PreTrainedConfig):
         raise ValueError(f"model must be a transformers PreTrainedModel, got {name}.")
     check_one_stack(config, name)
@@ -193,9 +195,11 @@ def infer_task(model: PreTrainedModel | PreTrainedConfig) -> str:
         return "mlm"
     if name.endswith(("ForCausalLM", "LMHeadModel")) and not name.endswith("WithLMHeadModel"):
         return "clm"
-    if kind in MODEL_FOR_MASKED_LM_MAPPING and not (causal and kind in MODEL_FOR_CAUSAL_LM_MAPPING):
+    has_masked_model = type(config) in MODEL_FOR_MASKED_LM_MAPPING
+    has_causal_model = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    if has_masked_model and not (causal and has_causal_model):
         return "mlm"
-    if kind in MODEL_FOR_CAUSAL_LM_MAPPING:
+    if has_causal_model:
         return "clm"
     raise ValueError(f"task cannot be inferred from model {name}: set task to 'mlm' or 'clm'.")
 
