@@ -1,5 +1,6 @@
 """Pools smaller and larger than the targets of a forward, and negatives drawn besides them."""
 
+import processes
 import pytest
 import torch
 from builders import (
@@ -326,3 +327,46 @@ def test_sampled_softmax_expects_the_targets_that_top_up(tmp_path):
     targets = torch.stack([row["input_ids"] for row in ROWS[4:]])[:, 1:].flatten()
     (((pool,), _),) = run.candidates_of_step([targets])
     assert (pool.targets, pool.size) == (72, 72)
+
+
+def _resumed_process(rank: int, folder: str, settings: dict) -> None:
+    """Train without a stop, then from the checkpoint of step 3; leave logs, weights and candidates."""
+    results = {}
+    for name, checkpoint in (("whole", None), ("resumed", f"{folder}/whole/checkpoint-3")):
+        objective = settings.get("objective", "headless")
+        run = make_trainer(
+            f"{folder}/{name}",
+            tiny_model("clm", objective=objective, positions=16),
+            ROWS,
+            {
+                "task": "clm", "per_device_train_batch_size": 2, "max_steps": 5, "save_steps": 3,
+                "num_train_epochs": 9,
+            } | settings,
+            processing_class=Tokenizer(), token_counts=torch.arange(VOCAB),
+        )  # fmt: skip
+        run.train(resume_from_checkpoint=checkpoint)
+        logs = [
+            (logs["loss"], logs["pool_size"], logs["pool_tokens"])
+            for logs in run.state.log_history
+            if "pool_size" in logs
+        ]
+        results[name] = logs, run.pools.recent.ids, run.model.state_dict()
+    torch.save(results, f"{folder}/results-{rank}.pt")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [
+    {"pool_size": 50}, {"pool_size": 50, "negatives": "world"},
+    {"pool_size": 50, "objective": "sampled_softmax", "exact_every": 2, "sampled_negatives": 9},
+])  # fmt: skip
+def test_two_processes_resume_with_their_own_earlier_targets(tmp_path, settings):
+    processes.run(_resumed_process, 2, str(tmp_path), settings)
+    of_processes = [torch.load(tmp_path / f"results-{rank}.pt") for rank in range(2)]
+    for results in of_processes:
+        (logs, recent, weights), (resumed_logs, resumed_recent, resumed_weights) = results.values()
+        assert resumed_logs == logs and len(logs) >= 2
+        assert logs[-1][1] == 50 + settings.get("sampled_negatives", 0)
+        assert torch.equal(recent, resumed_recent)
+        assert all(torch.equal(weights[name], resumed_weights[name]) for name in weights)
+    first, second = (results["whole"][1] for results in of_processes)
+    assert torch.equal(first, second) == (settings.get("negatives") == "world")
