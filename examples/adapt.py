@@ -1,9 +1,11 @@
 #!/usr/bin/env python
-"""Train a language model on with texts of another kind, at a fraction of the price of its vocabulary head.
+"""Train a language model on with texts of another kind, at a fraction of the price of its
+vocabulary head.
 
     python examples/adapt.py FacebookAI/xlm-roberta-base new_texts.txt runs/adapted
 
-A line of the file is a document. The model keeps its class and its own head: what is saved loads wherever it came from.
+A line of the file is a document. The model keeps its class and its own head: what is saved loads
+wherever it came from.
 """
 
 import sys
@@ -33,10 +35,19 @@ def main(
     )
     parts = rows.train_test_split(test_size=0.05, seed=0)
     args = HeadlessTrainingArguments(
-        output_dir, objective="sampled_softmax", max_steps=steps, per_device_train_batch_size=16, learning_rate=1e-4,
-        lr_scheduler_type="cosine", warmup_steps=0.05, sparse_embedding_updates=True, eval_on_start=True,
-        eval_strategy="steps", eval_steps=0.25, logging_steps=20,
-    )  # fmt: skip
+        output_dir,
+        objective="sampled_softmax",
+        max_steps=steps,
+        per_device_train_batch_size=16,
+        learning_rate=1e-4,
+        lr_scheduler_type="cosine",
+        warmup_steps=0.05,
+        sparse_embedding_updates=True,
+        eval_on_start=True,
+        eval_strategy="steps",
+        eval_steps=0.25,
+        logging_steps=20,
+    )
     trainer = SampledSoftmaxTrainer(
         model,
         args,
@@ -44,7 +55,8 @@ def main(
         eval_dataset=parts["test"],
         processing_class=tokenizer,
     )
-    trainer.train()  # evaluated by the exact cross-entropy over the vocabulary, before the first step too
+    # Evaluated by the exact cross-entropy over the vocabulary, before the first step too.
+    trainer.train()
     trainer.save_model()
     return trainer.evaluate()
 

@@ -4,8 +4,9 @@
     headless-trainer pretrain demo --trainer examples.own_loss:MarginTrainer --train_file corpus.txt
     python examples/own_loss.py --train_file corpus.txt
 
-The target's score is lowered by a margin before the softmax over the candidates, as CosFace does it with classes
-(https://arxiv.org/abs/1801.09414), so a target must win by that much. One method is overridden, one number is logged.
+The target's score is lowered by a margin before the softmax over the candidates, as CosFace does
+it with classes (https://arxiv.org/abs/1801.09414), so a target must win by that much. One method
+is overridden, one number is logged.
 """
 
 import sys
@@ -20,7 +21,9 @@ MARGIN = 1.0
 
 class MarginTrainer(HeadlessTrainer):
     def pool_loss(self, outputs, part, vectors, bias):
-        """Sum of the losses of the predictions of one pool: ``outputs`` ``(N, D)``, ``vectors`` ``(U, D)`` of its tokens."""
+        """Sum of the losses of the predictions of one pool: ``outputs`` ``(N, D)``, ``vectors``
+        ``(U, D)`` of its tokens.
+        """
         scores = outputs @ vectors.T + part.pool.log_counts(
             outputs.dtype
         )  # (N, U): repeated targets count each time

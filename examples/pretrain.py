@@ -3,7 +3,8 @@
 
     python examples/pretrain.py corpus.txt
 
-A line of the file is a document. Five minutes on two CPU cores; more steps, rows and layers make it better.
+A line of the file is a document. Five minutes on two CPU cores; more steps, rows and layers make
+it better.
 """
 
 import sys
@@ -13,7 +14,9 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, set_seed
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, attach_lm_head
 
-STEPS, ROWS, LENGTH = 200, 32, 128
+STEPS = 200
+ROWS = 32
+LENGTH = 128
 
 
 def main(
@@ -30,7 +33,8 @@ def main(
     )
     parts = rows.train_test_split(test_size=0.02, seed=0)
 
-    # Any architecture of transformers; those that end in a LayerNorm (GPT-2, GPT-NeoX, OPT) become language models for free.
+    # Any architecture of transformers; those that end in a LayerNorm (GPT-2, GPT-NeoX, OPT) become
+    # language models for free.
     sizes = {
         "hidden_size": 192,
         "num_hidden_layers": 3,
@@ -43,9 +47,17 @@ def main(
         )
     )
     args = HeadlessTrainingArguments(
-        output_dir, max_steps=steps, per_device_train_batch_size=ROWS, learning_rate=4e-3, muon_learning_rate=8e-3,
-        lr_scheduler_type="cosine", warmup_steps=0.1, eval_strategy="steps", eval_steps=0.25, logging_steps=10,
-    )  # fmt: skip
+        output_dir,
+        max_steps=steps,
+        per_device_train_batch_size=ROWS,
+        learning_rate=4e-3,
+        muon_learning_rate=8e-3,
+        lr_scheduler_type="cosine",
+        warmup_steps=0.1,
+        eval_strategy="steps",
+        eval_steps=0.25,
+        logging_steps=10,
+    )
     trainer = HeadlessTrainer(
         model,
         args,
@@ -56,7 +68,8 @@ def main(
     trainer.train()
     trainer.save_model()
 
-    # The language model that the trunk implies: its own embeddings, and the frequencies of the tokens. Nothing is trained.
+    # The language model that the trunk implies: its own embeddings, and the frequencies of the
+    # tokens. Nothing is trained.
     language_model = attach_lm_head(output_dir)
     start = tokenizer("The ", return_tensors="pt")
     written = language_model.generate(

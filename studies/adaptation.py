@@ -1,14 +1,18 @@
 #!/usr/bin/env python
-"""Continue a language model on other texts: exact softmax, sampled softmax, and headless with its free head.
+"""Continue a language model on other texts: exact softmax, sampled softmax, and headless with its
+free head.
 
-    python studies/adaptation.py --train_file old.txt.gz --new_files fr.txt.gz --output_dir runs/adaptation --jobs 2
+    python studies/adaptation.py --train_file old.txt.gz --new_files fr.txt.gz \\
+        --output_dir runs/adaptation --jobs 2
 
-For each seed, a base is pretrained on ``--train_file`` with the exact softmax and then continued with each objective, at each
-of ``--rates``, on each of ``--new_files``, for ``--max_steps``; the tokenizer is trained on all of the texts. The table has the
-perplexity on held-out new and old texts, the seconds of training steps and, at each objective's best rate, the share of the
-exact softmax's time after which it reaches the exact softmax's final perplexity; with ``--tasks`` also scores of the models at
-their best rates, fine-tuned. Then the other objectives, at their best rates, train for as many steps as take the time of the
-exact softmax. Finished runs are not repeated; interrupted ones resume.
+For each seed, a base is pretrained on ``--train_file`` with the exact softmax and then continued
+with each objective, at each of ``--rates``, on each of ``--new_files``, for ``--max_steps``; the
+tokenizer is trained on all of the texts. The table has the perplexity on held-out new and old
+texts, the seconds of training steps and, at each objective's best rate, the share of the exact
+softmax's time after which it reaches the exact softmax's final perplexity; with ``--tasks`` also
+scores of the models at their best rates, fine-tuned. Then the other objectives, at their best
+rates, train for as many steps as take the time of the exact softmax. Finished runs are not
+repeated; interrupted ones resume.
 """
 
 import itertools
@@ -146,7 +150,9 @@ def as_recipe(args, row: dict, bases: dict[int, Path]) -> dict:
 
 
 def fine_tuned(args, row: dict, bases: dict[int, Path]) -> dict[str, list[float]]:
-    """Return the scores x 100 of each base's run for a row on ``--tasks``; fine-tune where that was not done before."""
+    """Return the scores x 100 of each base's run for a row on ``--tasks``; fine-tune where that
+    was not done before.
+    """
     found: dict[str, list[float]] = {}
     for seed in bases if args.tasks else ():
         folder = folder_of(args, row, seed)
@@ -170,7 +176,9 @@ def fine_tuned(args, row: dict, bases: dict[int, Path]) -> dict[str, list[float]
 def results(
     args, new: Path, bases: dict[int, Path], settings: list[tuple[str, float, int]]
 ) -> list[dict]:
-    """Train with each objective, rate and number of steps, and return a row for each: the results of each seed."""
+    """Train with each objective, rate and number of steps, and return a row for each: the results
+    of each seed.
+    """
     runs = list(itertools.product(settings, bases))
 
     def one(setting: tuple[tuple[str, float, int], int]) -> dict[str, float]:
@@ -206,13 +214,28 @@ def results(
 def run(
     args, folder: Path, seed: int, objective: str, rate: float, steps: int, **more
 ) -> dict | None:
-    """Train unless that was done before, and return the results at the end; None if the run diverged."""
+    """Train unless that was done before, and return the results at the end; None if the run
+    diverged.
+    """
     objective, _, own_flags = objective.partition(" with ")
-    flags = args.settings | {
-        "task": args.task, "objective": objective, "output_dir": folder, "seed": seed, "max_steps": steps,
-        "tokenizer_name": shared.tokenizer_of(args), "learning_rate": rate, "warmup_steps": 0.05, "eval_strategy": "steps",
-        "per_device_train_batch_size": args.batch_size, "eval_steps": max(1, steps // 4), "disable_tqdm": "true",
-    } | more  # fmt: skip
+    flags = (
+        args.settings
+        | {
+            "task": args.task,
+            "objective": objective,
+            "output_dir": folder,
+            "seed": seed,
+            "max_steps": steps,
+            "tokenizer_name": shared.tokenizer_of(args),
+            "learning_rate": rate,
+            "warmup_steps": 0.05,
+            "eval_strategy": "steps",
+            "per_device_train_batch_size": args.batch_size,
+            "eval_steps": max(1, steps // 4),
+            "disable_tqdm": "true",
+        }
+        | more
+    )
     kept = (
         ("vocab_size", "model_type", "config_overrides")
         if "model_name_or_path" in more

@@ -3,17 +3,20 @@
 
     python studies/batch_size.py --train_file corpus.txt.gz --output_dir runs/batch_size
 
-A batch of contrastive weight tying has two roles: the optimizer averages over it, and its targets are each other's negatives.
-Hence there are two comparisons, both at equal tokens, namely those of --max_steps batches of --batch_size rows:
+A batch of contrastive weight tying has two roles: the optimizer averages over it, and its targets
+are each other's negatives. Hence there are two comparisons, both at equal tokens, namely those of
+--max_steps batches of --batch_size rows:
 
 - each recipe with each of --batch_sizes;
-- the largest batch, its targets cut into pools as small as those of the smaller batches: only the negatives change.
+- the largest batch, its targets cut into pools as small as those of the smaller batches: only the
+  negatives change.
 
-With --equal_steps, only the first comparison is made, with --max_steps for each batch size, as in the paper.
+With --equal_steps, only the first comparison is made, with --max_steps for each batch size, as in
+the paper.
 
-Learning rates follow one rule and are not tuned for each size: --rate at --batch_size rows, times the square root of the ratio
-of the rows, as is usual for Adam. Finished runs are not repeated; interrupted ones resume. ``--report_only`` makes the table
-and the picture from existing runs.
+Learning rates follow one rule and are not tuned for each size: --rate at --batch_size rows, times
+the square root of the ratio of the rows, as is usual for Adam. Finished runs are not repeated;
+interrupted ones resume. ``--report_only`` makes the table and the picture from existing runs.
 """
 
 import argparse
@@ -59,7 +62,9 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def planned(args) -> list[tuple[str, int, int]]:
-    """List recipe, rows in a batch and seed of each run, with all runs of the first seed before those of the others."""
+    """List recipe, rows in a batch and seed of each run, with all runs of the first seed before
+    those of the others.
+    """
     largest = args.batch_sizes[-1]
     pairs = [(recipe, rows) for rows in args.batch_sizes for recipe in args.recipes]
     for recipe in args.recipes:
@@ -72,8 +77,9 @@ def planned(args) -> list[tuple[str, int, int]]:
         shared.flags_of(recipe)
         if args.max_steps * args.batch_size % rows and not args.equal_steps:
             raise SystemExit(
-                f"--batch_sizes: {rows} rows do not divide the {args.max_steps * args.batch_size} rows of --max_steps "
-                f"{args.max_steps} batches of {args.batch_size}: choose other sizes, or another --max_steps."
+                f"--batch_sizes: {rows} rows do not divide the {args.max_steps * args.batch_size} "
+                f"rows of --max_steps {args.max_steps} batches of {args.batch_size}: choose other "
+                "sizes, or another --max_steps."
             )
     return [(recipe, rows, seed) for seed in args.seeds for recipe, rows in pairs]
 
@@ -121,7 +127,8 @@ def report(args, runs: list[tuple[str, int, int]]) -> None:
             )
     cells = []
     for row in found.values():
-        name, pool = row["recipe"].partition(" + pools")[0], row["pool"] or "all tokens"
+        name = row["recipe"].partition(" + pools")[0]
+        pool = row["pool"] or "all tokens"
         facts = (name, row["rows"], pool, row["steps"], row["rate"], len(row["curves"]))
         cells.append(
             (*facts, shared.spread(row["perplexity"], 1), f"{statistics.mean(row['seconds']):,.0f}")
@@ -134,7 +141,9 @@ def report(args, runs: list[tuple[str, int, int]]) -> None:
 
 
 def new_row(args, recipe: str, rows: int) -> dict:
-    """Return a row without results; ``pool`` is the number of targets in a pool, None for the whole vocabulary."""
+    """Return a row without results; ``pool`` is the number of targets in a pool, None for the
+    whole vocabulary.
+    """
     pool = None if recipe.startswith("vanilla") else targets(args, rows)
     if " + pools of " in recipe:
         pool = int(recipe.rpartition(" ")[2])
@@ -143,7 +152,9 @@ def new_row(args, recipe: str, rows: int) -> dict:
 
 
 def draw(args, found: dict[tuple[str, int], dict]):
-    largest, ends, along = args.batch_sizes[-1], [], []
+    largest = args.batch_sizes[-1]
+    ends = []
+    along = []
     for recipe in args.recipes:
         cut = {
             row["pool"]: row

@@ -1,10 +1,11 @@
-"""Trainers for recipe.py whose losses weight candidates differently: the paper's loss uses their counts.
+"""Trainers for recipe.py whose losses weight candidates differently: the paper's loss uses their
+counts.
 
 ``counts ^ a`` gives each candidate the weight ``count ** a``; the paper has a = 1.
 
-With other weights, the scores learn something else: log p minus the log of a token's expected weight in a pool of K targets.
-The free head for exponent a therefore adds ``log E[n ** a]``, with n from a Poisson distribution of mean K q. For a = 1 that is
-log q up to a constant.
+With other weights, the scores learn something else: log p minus the log of a token's expected
+weight in a pool of K targets. The free head for exponent a therefore adds ``log E[n ** a]``, with
+n from a Poisson distribution of mean K q. For a = 1 that is log q up to a constant.
 """
 
 import torch
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from headless_trainer import HeadlessTrainer
 
-MOST = 2000  # largest count in a pool considered; in a batch of 32 x 128, the most frequent token has some 250
+# Largest count in a pool considered; in a batch of 32 x 128, the most frequent token has some 250.
+MOST = 2000
 
 
 class CountsTrainer(HeadlessTrainer):
@@ -30,7 +32,9 @@ class CountsTrainer(HeadlessTrainer):
 
 
 def log_expected_weight(log_mean: Tensor, exponent: float) -> Tensor:
-    """Return ``(V,)`` log E[n ** exponent; n > 0] for Poisson-distributed counts n of mean ``exp(log_mean)``."""
+    """Return ``(V,)`` log E[n ** exponent; n > 0] for Poisson-distributed counts n of mean
+    ``exp(log_mean)``.
+    """
     n = torch.arange(1, MOST, dtype=torch.float64)
     terms = exponent * n.log() - (n + 1).lgamma()
     parts = log_mean.double()[:, None].split(4096)

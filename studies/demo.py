@@ -1,11 +1,13 @@
 #!/usr/bin/env python
-"""Run the demo: pretrain a small decoder without a vocabulary head, then the same network with one for the same time.
+"""Run the demo: pretrain a small decoder without a vocabulary head, then the same network with one
+for the same time.
 
     python studies/demo.py --output_dir runs/demo
 
-It takes any flag of `headless-trainer pretrain demo`; without --train_file, the texts are docstrings found on the machine. Both
-models are scored on the same held-out documents, headless with its free head, and plotted. The headless model is saved as an
-ordinary causal language model and generates a sample.
+It takes any flag of `headless-trainer pretrain demo`; without --train_file, the texts are
+docstrings found on the machine. Both models are scored on the same held-out documents, headless
+with its free head, and plotted. The headless model is saved as an ordinary causal language model
+and generates a sample.
 """
 
 import importlib.util
@@ -33,7 +35,8 @@ from headless_trainer.presentation.tables import markdown
 from headless_trainer.reporting.curves import curves as curves_of
 
 KINDS = [ModelArguments, DataArguments, HeadlessTrainingArguments]
-# Our best recipe with a vocabulary head, at the best of the rates 8e-3, 16e-3 and 32e-3 for this preset.
+# Our best recipe with a vocabulary head, at the best of the rates 8e-3, 16e-3 and 32e-3 for this
+# preset.
 VANILLA = [
     *(
         "--objective",
@@ -58,20 +61,25 @@ VANILLA = [
 ]
 
 
-# Characters of all docstrings, read in a few seconds, and of the shortest: most shorter ones say "Return the name."
-CHARACTERS, LEAST = 6_000_000, 100
+# Characters of all docstrings, read in a few seconds, and of the shortest: most shorter ones say
+# "Return the name."
+CHARACTERS = 6_000_000
+LEAST = 100
 
 
 def docstrings(folder: Path) -> list[str]:
     """Write docstrings of Python, torch and transformers, and return the flags that name the files.
 
-    Source files are read, not imported. Whole folders are held out, since docstrings of one folder resemble each other.
+    Source files are read, not imported. Whole folders are held out, since docstrings of one folder
+    resemble each other.
     """
     roots = [Path(sysconfig.get_paths()["stdlib"])]
     roots += [
         Path(importlib.util.find_spec(name).origin).parent for name in ("torch", "transformers")
     ]
-    sides, seen, size = {"train": [], "validation": []}, set(), 0
+    sides = {"train": [], "validation": []}
+    seen = set()
+    size = 0
     for path, place in (
         (path, path.relative_to(root)) for root in roots for path in sorted(root.rglob("*.py"))
     ):
@@ -79,7 +87,8 @@ def docstrings(folder: Path) -> list[str]:
             continue
         side = "train" if zlib.crc32(place.parent.as_posix().encode()) % 20 else "validation"
         for text in re.findall(r'"""(.*?)"""', path.read_text("utf-8", "replace"), re.DOTALL):
-            if len(text := inspect.cleandoc(text)) >= LEAST and text not in seen:
+            text = inspect.cleandoc(text)
+            if len(text) >= LEAST and text not in seen:
                 seen.add(text)
                 size += len(text)
                 sides[side].append(json.dumps({"text": text}) + "\n")
@@ -90,14 +99,19 @@ def docstrings(folder: Path) -> list[str]:
 
 
 class Clock(TrainerCallback):
-    """Ends a run after some seconds of training steps; until then its rates rise and fall like those of the preset."""
+    """Ends a run after some seconds of training steps; until then its rates rise and fall like
+    those of the preset.
+    """
 
     def __init__(self, seconds: float, warmup: float):
-        self.seconds, self.warmup, self.used = seconds, warmup, 0.0
+        self.seconds = seconds
+        self.warmup = warmup
+        self.used = 0.0
 
     def on_step_begin(self, args, state, control, optimizer=None, **kwargs):
         done = self.used / self.seconds
-        self.begun, self.share = time.perf_counter(), done
+        self.begun = time.perf_counter()
+        self.share = done
         factor = min((done + 0.01) / self.warmup, 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
         for group in optimizer.param_groups:
             group["lr"] = group["initial_lr"] * factor
@@ -118,7 +132,8 @@ def main(argv: list[str] | None = None) -> None:
         headless, _ = make_trainer(*parse_args(KINDS, argv))
         logging.getLogger("headless_trainer").setLevel(logging.WARNING)
         transformers_logging.set_verbosity_error()
-        folder, args = Path(headless.args.output_dir), headless.args
+        folder = Path(headless.args.output_dir)
+        args = headless.args
         say(f"headless: {args.max_steps} steps of {args.train_batch_size} rows")
         train(headless, None)
         model = headless.language_model()
@@ -186,7 +201,8 @@ def show(folder: Path, headless, vanilla, model) -> None:
         ("headless, with its free head", headless),
         ("with a vocabulary head", vanilla),
     ):
-        tokens, seconds = run.window.tokens_seen / 1e6, run.window.train_seconds
+        tokens = run.window.tokens_seen / 1e6
+        seconds = run.window.train_seconds
         rows.append((name, f"{tokens:.2f} M", f"{seconds:.0f} s", last(run, "eval_cross_entropy")))
     head = ("held out", "tokens", "training", "perplexity")
     print("\n" + markdown(head, [(*row, f"{math.exp(nats):,.0f}") for *row, nats in rows]))
@@ -199,10 +215,12 @@ def show(folder: Path, headless, vanilla, model) -> None:
         f"\nIt writes: {headless.processing_class.decode(written[0], skip_special_tokens=True)!r}"
     )
     print(
-        f"\n{folder}/comparison.png  perplexity against time\n{folder}/lm/             an ordinary causal language model"
+        f"\n{folder}/comparison.png  perplexity against time\n{folder}/lm/             an "
+        "ordinary causal language model"
     )
     print(
-        "\nNext, on text of your own:\n  .venv/bin/headless-trainer pretrain recipe_decoder --train_file 'corpus/*.txt'"
+        "\nNext, on text of your own:\n  .venv/bin/headless-trainer pretrain recipe_decoder "
+        "--train_file 'corpus/*.txt'"
     )
 
 

@@ -1,20 +1,25 @@
 #!/usr/bin/env python
-"""Compare the heads that a headless decoder can have, along pretraining and fine-tuning: figure 5 of arXiv 2309.08351.
+"""Compare the heads that a headless decoder can have, along pretraining and fine-tuning: figure 5
+of arXiv 2309.08351.
 
-    python studies/heads.py --train_file corpus.txt.gz --output_dir runs/heads --lambada_file lambada.jsonl
+    python studies/heads.py --train_file corpus.txt.gz --output_dir runs/heads \\
+        --lambada_file lambada.jsonl
 
-Pretrain --headless and each --vanilla with the same rows, schedule and rate, and compare at each of --checkpoints:
+Pretrain --headless and each --vanilla with the same rows, schedule and rate, and compare at each
+of --checkpoints:
 
 - E^T alone, which the paper calls headless;
 - the free head, E^T + log q;
-- the head fine-tuned with the trunk, from E^T, as in section 4.2 of the paper, and from the free head, on rows that pretraining
-  did not use; tokens of fine-tuning are added to those of pretraining;
+- the head fine-tuned with the trunk, from E^T, as in section 4.2 of the paper, and from the free
+  head, on rows that pretraining did not use; tokens of fine-tuning are added to those of
+  pretraining;
 - the vanilla models.
 
-Held-out perplexity and accuracy are those that the runs logged. How many steps of the paper's fine-tuning the free head is
-worth is read from the fine-tuning curve, interpolated linearly between evaluations. With --lambada_file, the LM Evaluation
-Harness scores the models of the first seed on LAMBADA. Training and scoring done before are not repeated. The results also show
-table 3 of the paper, the end of its figure 5.
+Held-out perplexity and accuracy are those that the runs logged. How many steps of the paper's
+fine-tuning the free head is worth is read from the fine-tuning curve, interpolated linearly
+between evaluations. With --lambada_file, the LM Evaluation Harness scores the models of the first
+seed on LAMBADA. Training and scoring done before are not repeated. The results also show table 3
+of the paper, the end of its figure 5.
 """
 
 import itertools
@@ -38,15 +43,18 @@ from headless_trainer.scoring.score_comparison import compare, comparison_table
 from headless_trainer.scoring.score_store import folder_name, read_results
 
 PUBLISHED = Path(__file__).with_name("published_paper.json")
-ALONE, FREE = "E^T alone", "free head"
+ALONE = "E^T alone"
+FREE = "free head"
 TUNED = {
     "embeddings": "fine-tuned from E^T",
     "prior": "fine-tuned from the free head",
 }  # by --init of run_lm_head.py
 FIGURES = {
-    "eval_accuracy": "held-out accuracy", "eval_perplexity": "held-out perplexity",
-    "lambada_accuracy": "LAMBADA accuracy", "lambada_perplexity": "LAMBADA perplexity",
-}  # fmt: skip
+    "eval_accuracy": "held-out accuracy",
+    "eval_perplexity": "held-out perplexity",
+    "lambada_accuracy": "LAMBADA accuracy",
+    "lambada_perplexity": "LAMBADA perplexity",
+}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -76,11 +84,13 @@ def main(argv: list[str] | None = None) -> None:
         parser.error("--task mlm: this study compares heads of decoders only.")
     if args.max_steps % args.checkpoints:
         parser.error(
-            f"--checkpoints {args.checkpoints} does not divide --max_steps {args.max_steps}: choose another."
+            f"--checkpoints {args.checkpoints} does not divide --max_steps {args.max_steps}: "
+            "choose another."
         )
     if args.tuning_steps % 8:
         parser.error(
-            f"--tuning_steps {args.tuning_steps} is not a multiple of its 8 evaluations: choose another."
+            f"--tuning_steps {args.tuning_steps} is not a multiple of its 8 evaluations: choose "
+            "another."
         )
     args.settings |= {
         "save_steps": args.max_steps // args.checkpoints,
@@ -117,14 +127,26 @@ def tuning_dir(args, seed: int, step: int, init: str) -> Path:
 
 
 def fine_tune(args, seed: int, step: int, init: str) -> None:
-    """Fine-tune the head of a checkpoint with the trunk, with an evaluation at step 0 and eight along the way."""
+    """Fine-tune the head of a checkpoint with the trunk, with an evaluation at step 0 and eight
+    along the way.
+    """
     folder = tuning_dir(args, seed, step, init)
     flags = shared.data_settings(args) | {
-        "model_name_or_path": checkpoint(args, args.headless, seed, step), "init": init, "output_dir": folder,
-        "max_steps": args.tuning_steps, "learning_rate": args.tuning_rate, "per_device_train_batch_size": 16,
-        "warmup_steps": 10, "seed": 1_000 + seed, "eval_on_start": "true", "eval_strategy": "steps",
-        "eval_steps": args.tuning_steps // 8, "save_strategy": "no", "logging_steps": 10, "disable_tqdm": "true",
-    }  # fmt: skip
+        "model_name_or_path": checkpoint(args, args.headless, seed, step),
+        "init": init,
+        "output_dir": folder,
+        "max_steps": args.tuning_steps,
+        "learning_rate": args.tuning_rate,
+        "per_device_train_batch_size": 16,
+        "warmup_steps": 10,
+        "seed": 1_000 + seed,
+        "eval_on_start": "true",
+        "eval_strategy": "steps",
+        "eval_steps": args.tuning_steps // 8,
+        "save_strategy": "no",
+        "logging_steps": 10,
+        "disable_tqdm": "true",
+    }
     command = [sys.executable, "run_lm_head.py", "--do_train", *shared.as_flags(flags)]
     if shared.results_of(command, folder, "trainer_state.json", args.jobs) is None:
         raise SystemExit(f"The fine-tuning in {folder} diverged: choose a smaller --tuning_rate.")
@@ -140,7 +162,8 @@ def held_out(run: Path) -> dict[int, dict]:
 
 
 def models_at(args, seed: int, step: int, tuned: dict[str, dict[int, dict]]) -> list[dict]:
-    """Return all models at one step of the pretraining, with tokens, held-out figures and folders, which may not exist yet.
+    """Return all models at one step of the pretraining, with tokens, held-out figures and folders,
+    which may not exist yet.
 
     Args:
         tuned: `held_out` of the fine-tunings from this step, by the head's initialization.
@@ -174,7 +197,9 @@ def models_at(args, seed: int, step: int, tuned: dict[str, dict[int, dict]]) -> 
 
 
 def score_lambada(args, models: list[dict]) -> dict[tuple[str, str], list[dict]]:
-    """Add to each model its accuracy and perplexity on LAMBADA by the LM Evaluation Harness; return tests at the last step."""
+    """Add to each model its accuracy and perplexity on LAMBADA by the LM Evaluation Harness;
+    return tests at the last step.
+    """
     inits = {ALONE: "embeddings", FREE: "prior"}
     for model in models:
         if not (model["folder"] / "model.safetensors").is_file():
@@ -185,7 +210,8 @@ def score_lambada(args, models: list[dict]) -> dict[tuple[str, str], list[dict]]
             made = attach_lm_head(source, init=init) if init else vanilla_model(source)
             made.save_pretrained(model["folder"])
             AutoTokenizer.from_pretrained(source).save_pretrained(model["folder"])
-    folder, length = args.output_dir / "heads" / "lambada", str(args.settings["max_seq_length"])
+    folder = args.output_dir / "heads" / "lambada"
+    length = str(args.settings["max_seq_length"])
     command = [
         sys.executable,
         "run_lm_eval.py",
@@ -211,11 +237,11 @@ def score_lambada(args, models: list[dict]) -> dict[tuple[str, str], list[dict]]
 
 
 def vanilla_model(folder: Path):
-    """Load the language model of a vanilla checkpoint, whose head may have a bias that its class lacks."""
-    model, weights = (
-        AutoModelForCausalLM.from_pretrained(folder),
-        load_file(folder / "model.safetensors"),
-    )
+    """Load the language model of a vanilla checkpoint, whose head may have a bias that its class
+    lacks.
+    """
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
     if "lm_head.bias" in weights and model.get_output_embeddings().bias is None:
         model.get_output_embeddings().bias = nn.Parameter(weights["lm_head.bias"])
         model = fold_head_bias(model)
@@ -223,7 +249,9 @@ def vanilla_model(folder: Path):
 
 
 def steps_worth(tuned: dict[str, dict[int, dict]]) -> float | None:
-    """Return after how many steps fine-tuning from E^T reaches the free head's held-out perplexity; None if it never does."""
+    """Return after how many steps fine-tuning from E^T reaches the free head's held-out
+    perplexity; None if it never does.
+    """
     points = [
         (step, point["eval_perplexity"]) for step, point in sorted(tuned["embeddings"].items())
     ]

@@ -1,13 +1,15 @@
 #!/usr/bin/env python
-"""Measure how well a token added after pretraining works if its vectors are the mean of its pieces'.
+"""Measure how well a token added after pretraining works if its vectors are the mean of its
+pieces'.
 
     python studies/novel_tokens.py --train_file corpus.txt.gz --output_dir runs/recipe
 
-Models are decoders of `studies/recipe.py` in the same ``--output_dir``. Each of the --words most frequent held-out words of two
-or more pieces becomes one token, whose input vector, score vector and bias are the means of those of its pieces. It is compared
-with the pieces themselves and with the mean of all tokens, which transformers gives to new tokens. Measured at each occurrence:
-nats of the word after the text before it (for pieces, the sum of theirs), and nats of each of the --following tokens after each
-form of the word.
+Models are decoders of `studies/recipe.py` in the same ``--output_dir``. Each of the --words most
+frequent held-out words of two or more pieces becomes one token, whose input vector, score vector
+and bias are the means of those of its pieces. It is compared with the pieces themselves and with
+the mean of all tokens, which transformers gives to new tokens. Measured at each occurrence: nats
+of the word after the text before it (for pieces, the sum of theirs), and nats of each of the
+--following tokens after each form of the word.
 """
 
 import itertools
@@ -50,7 +52,10 @@ def main() -> None:
         for (recipe, seeds), role in itertools.product(found.items(), roles)
     ]
     words = {tuple(ids[row, start:end].tolist()) for row, start, end in places}
-    note = f"{len(words):,} words, {len(places):,} occurrences; mean over pretrainings, with its standard error in brackets."
+    note = (
+        f"{len(words):,} words, {len(places):,} occurrences; "
+        "mean over pretrainings, with its standard error in brackets."
+    )
     folder = args.results_dir or args.output_dir / "novel_tokens"
     results = {"words": len(words), "occurrences": len(places), "recipes": found}
     shared.write_results(
@@ -63,7 +68,8 @@ def main() -> None:
 
 
 def occurrences(ids: Tensor, texts: list[str], args) -> list[Place]:
-    """Return the places in ``(rows, T)`` ids where the most frequent multi-piece words have text before and enough after.
+    """Return the places in ``(rows, T)`` ids where the most frequent multi-piece words have text
+    before and enough after.
 
     A word is a space and letters; ``texts`` holds the text of each token.
     """
@@ -90,7 +96,8 @@ def measure(
     embedding = model.get_input_embeddings().weight
     sums = {role: dict.fromkeys(FORMS, 0.0) for role in ("the word", "each following token")}
     for row, start, end in places:
-        pieces, following = ids[row, start:end], ids[row, end : end + args.following]
+        pieces = ids[row, start:end]
+        following = ids[row, end : end + args.following]
         before = embedding[ids[row, :start]]
         inputs = embedding[pieces], embedding[pieces].mean(0, True), embedding.mean(0, True)
         for form, word in zip(FORMS, inputs, strict=True):

@@ -1,6 +1,7 @@
 """Other pools than `HeadlessTrainer` has, each a subclass of a few lines, to train with recipe.py.
 
-    python studies/recipe.py --train_file corpus.txt.gz --output_dir runs/pools --vocab_size 32000 \\
+    python studies/recipe.py --train_file corpus.txt.gz --output_dir runs/pools \\
+        --vocab_size 32000 \\
         --recipes 'headless + pools of 16256' 'headless + pools of 16256 + drawn by frequency'
 """
 
@@ -18,10 +19,12 @@ EXACT_EVERY = 8  # steps
 
 
 class OtherRows(HeadlessTrainer):
-    """The negatives of a prediction are the targets of other rows: their frequency depends less on its context."""
+    """The negatives of a prediction are the targets of other rows: their frequency depends less on
+    its context.
+    """
 
     def log_weights(self, part, dtype):
-        """Count, for each prediction, how often a candidate is a target of other rows: ``(N, U)``."""
+        """Count the times that a candidate is a target of other rows: ``(N, U)``."""
         one = torch.ones_like(part.rows)
         rows = int(part.rows.max()) + 1 if len(part.rows) else 0
         targets_of_row = part.pool.counts.new_zeros(rows, len(part.pool))
@@ -32,7 +35,7 @@ class OtherRows(HeadlessTrainer):
 
 
 class GrowingPool(HeadlessTrainer):
-    """Pools grow with the share of training done, from the targets of a batch to ``--pool_size``."""
+    """Pools grow during training, from the targets of a batch to ``--pool_size``."""
 
     def candidates_of_step(self, targets):
         done = self.state.global_step / max(1, self.state.max_steps)
@@ -42,7 +45,9 @@ class GrowingPool(HeadlessTrainer):
 
 
 def exact_shares(trainer, shares):
-    """Replace the pools of a step by the whole vocabulary, each token with the weight of its frequency."""
+    """Replace the pools of a step by the whole vocabulary, each token with the weight of its
+    frequency.
+    """
     log_frequency = log_prior(trainer.token_counts.cpu())
     vocabulary = NegativePool.of_vocabulary(trainer.head.size)
     pool = replace(vocabulary, log_expected=-log_frequency)

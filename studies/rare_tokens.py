@@ -1,11 +1,13 @@
 #!/usr/bin/env python
-"""Measure how decoders predict rare and frequent tokens, how confident they are, and their embeddings by frequency.
+"""Measure how decoders predict rare and frequent tokens, how confident they are, and their
+embeddings by frequency.
 
     python studies/rare_tokens.py --train_file corpus.txt.gz --output_dir runs/recipe
 
-Models are those of `studies/recipe.py` in the same ``--output_dir``. Tokens form ten groups, from rare to frequent, each with
-about a tenth of all training targets. Calibration is that of the most likely next token: the mean distance between its
-predicted probability and its accuracy, over 15 bins.
+Models are those of `studies/recipe.py` in the same ``--output_dir``. Tokens form ten groups, from
+rare to frequent, each with about a tenth of all training targets. Calibration is that of the most
+likely next token: the mean distance between its predicted probability and its accuracy, over 15
+bins.
 """
 
 import itertools
@@ -56,13 +58,18 @@ def main() -> None:
 
 
 def mean_cosine(vectors: Tensor) -> Tensor:
-    """Return the mean cosine between two distinct vectors of ``(N, D)``: 0 if they point everywhere, 1 if all agree."""
-    unit, count = torch.nn.functional.normalize(vectors.float(), dim=-1), len(vectors)
+    """Return the mean cosine between two distinct vectors of ``(N, D)``: 0 if they point
+    everywhere, 1 if all agree.
+    """
+    unit = torch.nn.functional.normalize(vectors.float(), dim=-1)
+    count = len(vectors)
     return (unit.sum(0).square().sum() - unit.square().sum()) / (count * (count - 1))
 
 
 def frequency_groups(counts: Tensor) -> Tensor:
-    """Return the ``(V,)`` group of each token, 0 the rarest; the ``(V,)`` counts have about equal sums in each group."""
+    """Return the ``(V,)`` group of each token, 0 the rarest; the ``(V,)`` counts have about equal
+    sums in each group.
+    """
     order = counts.argsort()
     before = counts[order].cumsum(0) - counts[order] / 2
     group = torch.empty_like(counts)
@@ -71,7 +78,9 @@ def frequency_groups(counts: Tensor) -> Tensor:
 
 
 def scored(folder: Path, ids: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield log-probabilities ``(K, V)`` and targets ``(K,)`` of a few rows of the ``(B, T)`` ids at a time."""
+    """Yield log-probabilities ``(K, V)`` and targets ``(K,)`` of a few rows of the ``(B, T)`` ids
+    at a time.
+    """
     model = shared.language_model(folder)
     for batch in ids.split(16):
         with torch.no_grad():
@@ -80,13 +89,16 @@ def scored(folder: Path, ids: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def measure(folder: Path, ids: Tensor, group: Tensor) -> dict:
-    """Return a model's accuracy, cross-entropy, norm and mean cosine of the embeddings, by group, and its calibration."""
+    """Return a model's accuracy, cross-entropy, norm and mean cosine of the embeddings, by group,
+    and its calibration.
+    """
     parts = [
         (*predicted.max(-1), -predicted.gather(1, targets[:, None])[:, 0], targets)
         for predicted, targets in scored(folder, ids)
     ]
     confidence, guess, loss, targets = (torch.cat(each) for each in zip(*parts, strict=True))
-    right, of_target = (guess == targets).double(), group[targets]
+    right = (guess == targets).double()
+    of_target = group[targets]
     embedding = AutoModel.from_pretrained(folder).get_input_embeddings().weight.detach()
     which = [of_target == number for number in range(GROUPS)]
     tokens = [group == number for number in range(GROUPS)]
@@ -135,7 +147,8 @@ def draw(found: dict[str, list[dict]]):
         }
         for recipe, seeds in found.items()
     }
-    tenths, xlabel = range(1, GROUPS + 1), "tenths of all targets, from rare to frequent tokens"
+    tenths = range(1, GROUPS + 1)
+    xlabel = "tenths of all targets, from rare to frequent tokens"
     gains = [
         Series(tenths, mean["cross_entropy"] - means[first]["cross_entropy"], "o-", label=recipe)
         for recipe, mean in means.items()

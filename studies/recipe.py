@@ -1,11 +1,13 @@
 #!/usr/bin/env python
-"""Pretrain each recipe at its own best learning rate: the baselines, headless, and headless with one more ingredient.
+"""Pretrain each recipe at its own best learning rate: the baselines, headless, and headless with
+one more ingredient.
 
     python studies/recipe.py --train_file corpus.txt.gz --output_dir runs/recipe --task clm
 
-For each recipe, the first seed tries every rate of the grid, and further ones while the best lies at its edge; then the other
-seeds train at the best rate. All runs of a seed have the same rows in the same order, and the same held-out rows. Finished runs
-are not repeated; interrupted ones resume. ``--report_only`` makes the table and the picture from existing runs.
+For each recipe, the first seed tries every rate of the grid, and further ones while the best lies
+at its edge; then the other seeds train at the best rate. All runs of a seed have the same rows in
+the same order, and the same held-out rows. Finished runs are not repeated; interrupted ones
+resume. ``--report_only`` makes the table and the picture from existing runs.
 """
 
 import math
@@ -22,7 +24,8 @@ from headless_trainer.reporting.run_comparison import first_reaching
 
 def main() -> None:
     parser = shared.model_arguments(__doc__, recipes=False)
-    bases, ingredients = ", ".join(shared.BASES), ", ".join(shared.INGREDIENTS)
+    bases = ", ".join(shared.BASES)
+    ingredients = ", ".join(shared.INGREDIENTS)
     help_of_recipes = (
         f"a base ({bases}) and, each after a plus sign, ingredients ({ingredients})".replace(
             "%", "%%"
@@ -61,7 +64,9 @@ def processes_of(run: Path) -> float:
 
 
 def search(args, recipe: str) -> None:
-    """Train the grid at the first seed, extend it while its best rate is at an edge, and train the other seeds at that rate."""
+    """Train the grid at the first seed, extend it while its best rate is at an edge, and train the
+    other seeds at that rate.
+    """
     rates = sorted(args.rates)
     found = {rate: shared.pretrain(args, recipe, rate, args.seeds[0]) for rate in rates}
     for _ in range(args.extensions):
@@ -76,7 +81,8 @@ def search(args, recipe: str) -> None:
 
 def report(args) -> None:
     """Write table and picture of the recipes that have runs, each at its best rate."""
-    rows, folders = {}, []
+    rows = {}
+    folders = []
     for recipe in args.recipes:
         runs = shared.finished(args, recipe)
         if not runs:
@@ -114,13 +120,16 @@ def report(args) -> None:
 
 
 def curve_of(folder: Path) -> list[dict]:
-    """Return tokens seen, seconds of training steps and held-out figures at each evaluation of a run."""
+    """Return tokens seen, seconds of training steps and held-out figures at each evaluation of a
+    run.
+    """
     names = ("tokens_seen", "seconds", "eval_cross_entropy", "eval_accuracy")
     return [{name: point[name] for name in names} for point in shared.held_out_points(folder)]
 
 
 def reaching(row: dict, baseline: dict) -> tuple[float, float] | None:
-    """Return the shares of the baseline's tokens and time after which the mean curve is as good as the baseline's end.
+    """Return the shares of the baseline's tokens and time after which the mean curve is as good as
+    the baseline's end.
 
     The curve is interpolated linearly between its evaluations; None if it never is as good.
     """
@@ -139,7 +148,7 @@ def reaching(row: dict, baseline: dict) -> tuple[float, float] | None:
 
 
 def draw(rows: dict):
-    """Draw held-out perplexity of each recipe at its first seed, against tokens and against time."""
+    """Draw each recipe's held-out perplexity at its first seed, against tokens and time."""
     panels = []
     axes = {
         "tokens_seen": ("tokens seen (millions)", 1e6),

@@ -1,4 +1,6 @@
-"""Code shared by the studies: pretrain small models in comparable ways, each once, and write results."""
+"""Code shared by the studies: pretrain small models in comparable ways, each once, and write
+results.
+"""
 
 import argparse
 import dataclasses
@@ -22,13 +24,24 @@ from headless_trainer.files.whole import write_whole
 from headless_trainer.presentation.pictures import to_png
 from headless_trainer.reporting.curves import curves
 
-# Settings of run_pretrain.py at --scale cpu. No dropout: every row is seen once, and dropout makes the perplexity of all
-# recipes about a tenth worse.
+# Settings of run_pretrain.py at --scale cpu. No dropout: every row is seen once, and dropout makes
+# the perplexity of all recipes about a tenth worse.
 CPU = {
-    "max_seq_length": 128, "vocab_size": 8_000, "validation_split_percentage": 2, "max_eval_samples": 200,
-    "per_device_train_batch_size": 32, "max_steps": 300, "learning_rate": 4e-3, "lr_scheduler_type": "cosine",
-    "warmup_steps": 15, "weight_decay": 0.01, "adam_beta2": 0.98, "logging_steps": 10, "save_steps": 0.5, "save_total_limit": 1,
-}  # fmt: skip
+    "max_seq_length": 128,
+    "vocab_size": 8_000,
+    "validation_split_percentage": 2,
+    "max_eval_samples": 200,
+    "per_device_train_batch_size": 32,
+    "max_steps": 300,
+    "learning_rate": 4e-3,
+    "lr_scheduler_type": "cosine",
+    "warmup_steps": 15,
+    "weight_decay": 0.01,
+    "adam_beta2": 0.98,
+    "logging_steps": 10,
+    "save_steps": 0.5,
+    "save_total_limit": 1,
+}
 CPU_MODELS = {
     "clm": {
         "model_type": "gpt2",
@@ -36,9 +49,12 @@ CPU_MODELS = {
     },
     "mlm": {
         "model_type": "bert",
-        "config_overrides": "hidden_size=128,num_hidden_layers=2,num_attention_heads=2,intermediate_size=512,"
-        "hidden_dropout_prob=0,attention_probs_dropout_prob=0",
-        "max_eval_samples": 1_000,  # one in seven tokens is predicted: 200 rows have a standard error of 1 %, seeds less
+        "config_overrides": (
+            "hidden_size=128,num_hidden_layers=2,num_attention_heads=2,intermediate_size=512,"
+            "hidden_dropout_prob=0,attention_probs_dropout_prob=0"
+        ),
+        # One in seven tokens is predicted: 200 rows have a standard error of 1 %, seeds less.
+        "max_eval_samples": 1_000,
     },
 }
 # Presets of the other scales: the paper's settings for its baselines.
@@ -56,7 +72,8 @@ BASES = {
     "vanilla tied": ["--objective", "vanilla", "--tie_word_embeddings", "true"],
     "vanilla untied": ["--objective", "vanilla", "--tie_word_embeddings", "false"],
 }
-# Ingredients are added to a base with a plus sign. A number before an x is multiplied by the learning rate.
+# Ingredients are added to a base with a plus sign. A number before an x is multiplied by the
+# learning rate.
 INGREDIENTS = {
     "bias log q": [
         "--head_bias",
@@ -111,7 +128,9 @@ INGREDIENTS = {
 
 
 def model_arguments(description: str, *, recipes: bool = True) -> argparse.ArgumentParser:
-    """Return a parser for the settings that select pretrained models; studies with equal settings share their models."""
+    """Return a parser for the settings that select pretrained models; studies with equal settings
+    share their models.
+    """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -121,10 +140,13 @@ def model_arguments(description: str, *, recipes: bool = True) -> argparse.Argum
     parser.add_argument("--output_dir", required=True, type=Path)
     parser.add_argument("--task", choices=["clm", "mlm"], default="clm")
     parser.add_argument(
-        "--scale", choices=["cpu", *SCALES], default="cpu",
-        help="cpu: two layers of width 128, minutes a run. small: the paper's models of figures 7 and 8. paper: BERT-base and "
-        "Pythia-70M. The last two are the presets paper_small_* and paper_*, which the flags below override",
-    )  # fmt: skip
+        "--scale",
+        choices=["cpu", *SCALES],
+        default="cpu",
+        help="cpu: two layers of width 128, minutes a run. small: the paper's models of figures 7 "
+        "and 8. paper: BERT-base and Pythia-70M. The last two are the presets paper_small_* "
+        "and paper_*, which the flags below override",
+    )
     parser.add_argument("--schedule", help="the --lr_scheduler_type")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--max_steps", type=int, help="optimizer steps of every run")
@@ -148,7 +170,8 @@ def at_scale(args: argparse.Namespace, evaluations: int = 10, **cpu) -> argparse
     """Return the arguments of a study, with the scale's values for those not given.
 
     Args:
-        args: parsed arguments. ``settings`` is added: the flags of run_pretrain.py unless a study overrides them.
+        args: parsed arguments. ``settings`` is added: the flags of run_pretrain.py unless a study
+            overrides them.
         evaluations: number of evaluations in a run.
         cpu: settings of this study at --scale cpu.
     """
@@ -169,18 +192,23 @@ def at_scale(args: argparse.Namespace, evaluations: int = 10, **cpu) -> argparse
         settings["train_file"] = args.train_file
     args.tokenizer_name = settings.get("tokenizer_name")
     names = {
-        "max_steps": "max_steps", "batch_size": "per_device_train_batch_size", "schedule": "lr_scheduler_type",
+        "max_steps": "max_steps",
+        "batch_size": "per_device_train_batch_size",
+        "schedule": "lr_scheduler_type",
         "vocab_size": "vocab_size",
-    }  # fmt: skip
+    }
     for name, setting in names.items():
         if getattr(args, name) is None:
             setattr(args, name, settings.get(setting))
-    args.settings, args.evaluations = settings, evaluations
+    args.settings = settings
+    args.evaluations = evaluations
     return args
 
 
 def variant(args: argparse.Namespace, name: str, **settings) -> argparse.Namespace:
-    """Return the same study with other settings, its runs in a separate folder below ``--output_dir``."""
+    """Return the same study with other settings, its runs in a separate folder below
+    ``--output_dir``.
+    """
     return argparse.Namespace(**vars(args) | {"output_dir": args.output_dir / name} | settings)
 
 
@@ -193,14 +221,17 @@ def results_argument(parser: argparse.ArgumentParser) -> None:
 def write_results(
     folder: Path, results: object, table: Iterable[str], figure=None, runs: Iterable[Path] = ()
 ) -> None:
-    """Write ``results.json``, ``results.md`` and, for a figure, ``results.png``, and print the table.
+    """Write ``results.json``, ``results.md`` and, for a figure, ``results.png``, and print the
+    table.
 
-    Both texts name the origin of the results: the command with shortened paths, versions, commit and machine, and the commits
-    named by the model cards of ``runs``, the folders of models trained earlier.
+    Both texts name the origin of the results: the command with shortened paths, versions, commit
+    and machine, and the commits named by the model cards of ``runs``, the folders of models
+    trained earlier.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     origin = {"Command": command_line(), **SOFTWARE, "Machine": hardware(device)}
-    if commits := sorted(set(filter(None, map(commit_of_run, runs)))):
+    commits = sorted({commit for commit in map(commit_of_run, runs) if commit})
+    if commits:
         origin["Commits of the runs"] = ", ".join(commits)
     text = (
         "\n".join([*table, "", *(f"- {label}: {value}" for label, value in origin.items())]) + "\n"
@@ -225,7 +256,9 @@ def command_line() -> str:
 
 
 def without_folders(text: object) -> str:
-    """Shorten absolute paths, also after an equals sign, to their last two names: a run and its parent folder."""
+    """Shorten absolute paths, also after an equals sign, to their last two names: a run and its
+    parent folder.
+    """
 
     def last_names(path: re.Match) -> str:
         return path[1] + "/".join(path[2].split("/")[-2:])
@@ -257,7 +290,9 @@ def data_arguments(args: argparse.Namespace):
 
 
 def token_rows(data, tokenizer, part: str, rows: int) -> torch.Tensor:
-    """Return ``(rows, max_seq_length)`` int64 ids of the first rows of ``train`` or ``validation``, as in runs on ``data``."""
+    """Return ``(rows, max_seq_length)`` int64 ids of the first rows of ``train`` or
+    ``validation``, as in runs on ``data``.
+    """
     from headless_trainer.corpus.packing import first_rows, tokenize_and_pack
     from headless_trainer.corpus.texts import load_texts
 
@@ -269,10 +304,13 @@ def token_rows(data, tokenizer, part: str, rows: int) -> torch.Tensor:
 
 
 def held_out_documents(data, least_bytes: int) -> list[str]:
-    """Return the first held-out documents, enough for ``least_bytes`` bytes of UTF-8 in total, or all."""
+    """Return the first held-out documents, enough for ``least_bytes`` bytes of UTF-8 in total, or
+    all.
+    """
     from headless_trainer.corpus.texts import load_texts
 
-    documents, size = [], 0
+    documents = []
+    size = 0
     for row in load_texts(data)["validation"]:
         documents.append(row["text"])
         size += len(row["text"].encode())
@@ -295,14 +333,17 @@ def flags_of(recipe: str) -> list[str]:
 
 
 def tokenizer_of(args) -> str:
-    """Return the name or folder of the tokenizer of all runs of a task; its training is not part of the comparison."""
+    """Return the name or folder of the tokenizer of all runs of a task; its training is not part
+    of the comparison.
+    """
     return str(args.tokenizer_name or args.output_dir / f"{args.task}_{args.vocab_size}_tokenizer")
 
 
 def prepare(args, also: Iterable[Path] = ()) -> None:
     """Train the tokenizer unless it is a named one or exists; at --scale cpu, also make the rows.
 
-    Otherwise runs that start together would each make both. The tokenizer is also trained on the files of ``also``.
+    Otherwise runs that start together would each make both. The tokenizer is also trained on the
+    files of ``also``.
     """
     from transformers import AutoTokenizer
 
@@ -332,15 +373,26 @@ def run_dir(args, recipe: str, rate: float, seed: int) -> Path:
 
 
 def pretrain(args, recipe: str, rate: float, seed: int) -> float:
-    """Train unless that was done before, and return the final held-out cross-entropy, infinity if the run diverged."""
-    folder, scale = run_dir(args, recipe, rate, seed), args.settings
+    """Train unless that was done before, and return the final held-out cross-entropy, infinity if
+    the run diverged.
+    """
+    folder = run_dir(args, recipe, rate, seed)
+    scale = args.settings
     flags = scale | {
-        "task": args.task, "output_dir": folder, "seed": seed, "tokenizer_name": tokenizer_of(args),
-        "max_steps": args.max_steps, "warmup_steps": args.max_steps * scale["warmup_steps"] // scale["max_steps"],
-        "learning_rate": rate, "lr_scheduler_type": args.schedule, "per_device_train_batch_size": args.batch_size,
-        "eval_strategy": "steps", "eval_steps": max(1, args.max_steps // args.evaluations),
-        "logging_steps": max(1, min(scale["logging_steps"], args.max_steps // 10)), "disable_tqdm": "true",
-    }  # fmt: skip
+        "task": args.task,
+        "output_dir": folder,
+        "seed": seed,
+        "tokenizer_name": tokenizer_of(args),
+        "max_steps": args.max_steps,
+        "warmup_steps": args.max_steps * scale["warmup_steps"] // scale["max_steps"],
+        "learning_rate": rate,
+        "lr_scheduler_type": args.schedule,
+        "per_device_train_batch_size": args.batch_size,
+        "eval_strategy": "steps",
+        "eval_steps": max(1, args.max_steps // args.evaluations),
+        "logging_steps": max(1, min(scale["logging_steps"], args.max_steps // 10)),
+        "disable_tqdm": "true",
+    }
     for name in ("train_tokenizer", "tokenizer_type", "vocab_size"):  # already trained
         flags.pop(name, None)
     command = [
@@ -370,7 +422,8 @@ def as_flags(settings: dict[str, object]) -> list[str]:
 
 
 def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict | None:
-    """Start or resume a training run unless it is finished, and return its results; None if it diverged.
+    """Start or resume a training run unless it is finished, and return its results; None if it
+    diverged.
 
     Its folder has its command in ``command.txt`` and its console output in ``console.log``.
 
@@ -390,7 +443,8 @@ def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict |
     words = shlex.join(command[1:])
     if record.is_file() and record.read_text() != words:
         raise SystemExit(
-            f"{folder} has a run of another command, see its command.txt: choose another --output_dir."
+            f"{folder} has a run of another command, see its command.txt: choose another "
+            "--output_dir."
         )
     record.write_text(words)
     if not result.is_file() and not diverged.is_file():
@@ -415,10 +469,12 @@ def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict |
 
 
 def held_out_points(folder: Path, tokens_per_second: float | None = None) -> list[dict]:
-    """Return a run's evaluations, each with the tokens seen and the seconds of training steps that they take at the run's pace.
+    """Return a run's evaluations, each with the tokens seen and the seconds of training steps that
+    they take at the run's pace.
 
-    The pace is ``tokens_per_second`` or, so that other load on the machine does not count, the 90th percentile of the logged
-    tokens per second. It excludes starts, evaluations and checkpoints.
+    The pace is ``tokens_per_second`` or, so that other load on the machine does not count, the
+    90th percentile of the logged tokens per second. It excludes starts, evaluations and
+    checkpoints.
     """
     logged = curves(log_history(folder))
     pace = tokens_per_second or logged["tokens_per_second"].quantile(0.9, interpolation="lower")
@@ -432,7 +488,9 @@ def log_history(folder: Path) -> list[dict]:
 
 
 def language_model(folder: Path):
-    """Load the causal language model of a run in evaluation mode, a headless one with its free head."""
+    """Load the causal language model of a run in evaluation mode, a headless one with its free
+    head.
+    """
     from transformers import AutoModelForCausalLM
 
     from headless_trainer import attach_lm_head
@@ -464,7 +522,9 @@ def finished(args, recipe: str) -> dict[float, dict[int, Path]]:
 
 
 def best_rate(args, runs: dict[float, dict[int, Path]]) -> tuple[float, dict[float, float]]:
-    """Return the rate with the lowest held-out cross-entropy at the first seed, and each rate's cross-entropy there."""
+    """Return the rate with the lowest held-out cross-entropy at the first seed, and each rate's
+    cross-entropy there.
+    """
     first = args.seeds[0]
     losses = {
         rate: json.loads((folders[first] / "eval_results.json").read_text())["eval_cross_entropy"]
@@ -485,6 +545,7 @@ def best_runs(args, recipe: str) -> dict[int, Path]:
     runs = finished(args, recipe)
     if not runs:
         raise SystemExit(
-            f"There are no runs of {recipe!r} in {args.output_dir}: run python studies/recipe.py first."
+            f"There are no runs of {recipe!r} in {args.output_dir}: run python studies/recipe.py "
+            "first."
         )
     return runs[best_rate(args, runs)[0]]

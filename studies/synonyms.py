@@ -1,15 +1,19 @@
 #!/usr/bin/env python
-"""Test whether synonyms are nearer to each other in a headless model: figure 9 and appendix C of arXiv 2309.08351.
+"""Test whether synonyms are nearer to each other in a headless model: figure 9 and appendix C of
+arXiv 2309.08351.
 
-    python studies/synonyms.py --train_file corpus.txt.gz --output_dir runs/recipe --synonyms synonym_pairs.tsv.gz
+    python studies/synonyms.py --train_file corpus.txt.gz --output_dir runs/recipe \\
+        --synonyms synonym_pairs.tsv.gz
 
-Models are those of `studies/recipe.py` in the same ``--output_dir``. The vector of a word is the mean of the input embeddings
-of its pieces, tokenized after a space. Training gives the cosines of all embeddings a common offset, so synonyms are compared
-with the same words in other pairs: the difference is what a model knows. Words of one token are also shown separately.
+Models are those of `studies/recipe.py` in the same ``--output_dir``. The vector of a word is the
+mean of the input embeddings of its pieces, tokenized after a space. Training gives the cosines of
+all embeddings a common offset, so synonyms are compared with the same words in other pairs: the
+difference is what a model knows. Words of one token are also shown separately.
 
-The paper leaves words in context to others. Here, up to --contexts occurrences of each one-token word in held-out rows are
-compared by their states after every layer. The cosine of two words is the mean over all pairs of their occurrences; that of a
-word with itself is the mean over pairs of different occurrences.
+The paper leaves words in context to others. Here, up to --contexts occurrences of each one-token
+word in held-out rows are compared by their states after every layer. The cosine of two words is
+the mean over all pairs of their occurrences; that of a word with itself is the mean over pairs of
+different occurrences.
 """
 
 from pathlib import Path
@@ -33,7 +37,9 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 from headless_trainer.presentation.pictures import Panel, Series, draw_panels
 from headless_trainer.presentation.tables import markdown
 
-SYNONYMS, OTHERS, SAME = "synonyms", "the same words in other pairs", "the same word"
+SYNONYMS = "synonyms"
+OTHERS = "the same words in other pairs"
+SAME = "the same word"
 IN_CONTEXT = "in context, after layer"
 
 
@@ -48,13 +54,15 @@ def main(argv: list[str] | None = None) -> None:
     pairs = read_pairs(args.synonyms)
     runs = {recipe: best_runs(args, recipe) for recipe in args.recipes}
     folders = [folder for by_seed in runs.values() for folder in by_seed.values()]
-    rows, drawn = {}, {}
+    rows = {}
+    drawn = {}
     tokenizer = AutoTokenizer.from_pretrained(folders[0])
     ids = token_rows(data_arguments(args), tokenizer, "validation", args.held_out_rows)
     places = occurrences(ids, tokenizer, pairs, args.contexts)
     if not any({*pair} <= {*places.words} for pair in pairs):
         parser.error(
-            f"--held_out_rows: {len(ids):,} rows contain no pair of --synonyms with each word twice: use more or other words."
+            f"--held_out_rows: {len(ids):,} rows contain no pair of --synonyms with each word "
+            "twice: use more or other words."
         )
     for recipe, by_seed in runs.items():
         for seed, folder in sorted(by_seed.items()):
@@ -89,7 +97,9 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 
 
 def pair_cosines(folder: Path, pairs: list[tuple[str, str]]) -> dict[str, dict[str, np.ndarray]]:
-    """Return cosines ``(pairs,)`` of synonyms and of the same words in other pairs, for all words and one-token words."""
+    """Return cosines ``(pairs,)`` of synonyms and of the same words in other pairs, for all words
+    and one-token words.
+    """
     tokenizer = AutoTokenizer.from_pretrained(folder)
     embedding = AutoModel.from_pretrained(folder).get_input_embeddings().weight.detach()
     words = sorted({word for pair in pairs for word in pair})
@@ -107,7 +117,9 @@ def pair_cosines(folder: Path, pairs: list[tuple[str, str]]) -> dict[str, dict[s
 
 
 def paired(first: Tensor, second: Tensor) -> dict[str, np.ndarray]:
-    """Return products ``(pairs,)`` of the ``(pairs, D)`` vectors of synonyms, and of the same vectors in other pairs."""
+    """Return products ``(pairs,)`` of the ``(pairs, D)`` vectors of synonyms, and of the same
+    vectors in other pairs.
+    """
     other = second[torch.randperm(len(second), generator=torch.Generator().manual_seed(0))]
     return {SYNONYMS: (first * second).sum(-1).numpy(), OTHERS: (first * other).sum(-1).numpy()}
 
@@ -121,10 +133,11 @@ class Occurrences(NamedTuple):
 def occurrences(
     ids: Tensor, tokenizer: PreTrainedTokenizerBase, pairs: list[tuple[str, str]], most: int
 ) -> Occurrences:
-    """Return the first ``most`` places in ``(rows, T)`` ids of each one-token word that occurs at least twice.
+    """Return the first ``most`` places in ``(rows, T)`` ids of each one-token word that occurs at
+    least twice.
 
-    A token does not count where the next one begins with a letter or digit, since it then starts another word, nor at the end
-    of a row, where it may.
+    A token does not count where the next one begins with a letter or digit, since it then starts
+    another word, nor at the end of a row, where it may.
     """
     inside = torch.tensor(
         [
@@ -157,7 +170,9 @@ def occurrences(
 def contextual_cosines(
     folder: Path, pairs: list[tuple[str, str]], ids: Tensor, found: Occurrences
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Return cosines like `pair_cosines`, of states after each layer in context, and of each word ``(words,)`` with itself."""
+    """Return cosines like `pair_cosines`, of states after each layer in context, and of each word
+    ``(words,)`` with itself.
+    """
     model = AutoModel.from_pretrained(folder).eval()
     chosen = torch.zeros(ids.shape, dtype=torch.bool)
     chosen.view(-1)[found.places] = True
@@ -186,7 +201,8 @@ def contextual_cosines(
 
 
 def draw(drawn: dict[str, dict[str, np.ndarray]]):
-    panels, bins = [], np.linspace(-0.5, 1, 76)
+    panels = []
+    bins = np.linspace(-0.5, 1, 76)
     for recipe, cosines in drawn.items():
         series = [
             Series(

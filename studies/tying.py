@@ -3,12 +3,14 @@
 
     python studies/tying.py --train_file corpus.txt.gz --output_dir runs/recipe
 
-Following arXiv 2603.26663, the matrix of each tied decoder of `studies/recipe.py` or, along its training, of `studies/heads.py`
-in the same ``--output_dir`` is compared with both matrices of the untied decoder of the same seed: by the mean cosine between
-the rows of a token as they are, after the best rotation (orthogonal Procrustes) and after the best linear map of one to the
-other; and by the share of common tokens among the ten nearest of each. Only tokens that were targets at least ten times take
-part: other rows are near their initial values. On held-out rows, it is also measured what the embedding and each layer add to
-the residual stream that the last norm reads: their projection onto it, relative to its length.
+Following arXiv 2603.26663, the matrix of each tied decoder of `studies/recipe.py` or, along its
+training, of `studies/heads.py` in the same ``--output_dir`` is compared with both matrices of the
+untied decoder of the same seed: by the mean cosine between the rows of a token as they are, after
+the best rotation (orthogonal Procrustes) and after the best linear map of one to the other; and by
+the share of common tokens among the ten nearest of each. Only tokens that were targets at least
+ten times take part: other rows are near their initial values. On held-out rows, it is also
+measured what the embedding and each layer add to the residual stream that the last norm reads:
+their projection onto it, relative to its length.
 """
 
 import itertools
@@ -84,7 +86,9 @@ def checkpoint(run: Path, step: int) -> Path:
 
 
 def kept_by_all(runs: Iterable[Path]) -> list[int]:
-    """Return the steps at which every run has a checkpoint: runs of recipe.py keep the last one, those of heads.py more."""
+    """Return the steps at which every run has a checkpoint: runs of recipe.py keep the last one,
+    those of heads.py more.
+    """
     kept = [{int(path.name.rpartition("-")[2]) for path in checkpoints_in(run)} for run in runs]
     return sorted(set.intersection(*kept))
 
@@ -104,14 +108,16 @@ def streams_of(args, runs: dict[str, dict[int, Path]]) -> dict[str, list[list[fl
 
 @torch.no_grad()
 def stream_shares(trunk: PreTrainedModel, ids: Tensor) -> list[float]:
-    """Return what the embedding and each layer of a pre-norm decoder add to what its last norm reads.
+    """Return what the embedding and each layer of a pre-norm decoder add to what its last norm
+    reads.
 
     Args:
         trunk: in evaluation mode.
         ids: ``(B, T)`` int64.
 
     Returns:
-        One share for the embedding (with that of positions) and one for each layer, in order; they sum to 1.
+        One share for the embedding (with that of positions) and one for each layer, in order; they
+        sum to 1.
     """
     read = []
     norm = [module for module in trunk.modules() if isinstance(module, nn.LayerNorm)][-1]
@@ -130,7 +136,9 @@ def stream_shares(trunk: PreTrainedModel, ids: Tensor) -> list[float]:
 
 
 def draw(found: dict[str, dict]):
-    """Draw how near each recipe's matrix is to both untied ones along the training: cosine after rotation, common nearest."""
+    """Draw how near each recipe's matrix is to both untied ones along the training: cosine after
+    rotation, common nearest.
+    """
     panels = []
     for name, label in (
         ("rotated", "cosine, rotated, x 100"),
@@ -148,7 +156,9 @@ def draw(found: dict[str, dict]):
 
 
 def matrix(checkpoint: Path, role: str = "input") -> Tensor:
-    """Return the ``(V, D)`` input or output matrix as trained: a finished run of an untied model has log q folded in."""
+    """Return the ``(V, D)`` input or output matrix as trained: a finished run of an untied model
+    has log q folded in.
+    """
     if role == "output":
         with safe_open(checkpoint / "model.safetensors", framework="pt") as file:
             return file.get_tensor("lm_head.weight")
@@ -156,7 +166,9 @@ def matrix(checkpoint: Path, role: str = "input") -> Tensor:
 
 
 def alignment(tied: Tensor, other: Tensor) -> dict[str, float]:
-    """Return how alike the rows of two ``(N, D)`` matrices are, in four ways, each between 0 (or -1) and 1."""
+    """Return how alike the rows of two ``(N, D)`` matrices are, in four ways, each between 0 (or
+    -1) and 1.
+    """
     left, _, right = torch.linalg.svd(tied.T @ other)
     mapped = {
         "as they are": tied,

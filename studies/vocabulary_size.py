@@ -2,21 +2,26 @@
 """Compare models with vocabularies of several sizes: figure 7 of arXiv 2309.08351.
 
     python studies/vocabulary_size.py --train_file corpus.txt.gz --output_dir runs/vocabulary_size
-    python studies/vocabulary_size.py --task mlm --train_file corpus.txt.gz --output_dir runs/vocabulary_size \
+    python studies/vocabulary_size.py --task mlm --train_file corpus.txt.gz \\
+        --output_dir runs/vocabulary_size \\
         --tasks sst2 stsb "--glue_flags=--data_dir data --max_train_samples 20000"
 
-A byte-level BPE of each size is trained on the corpus, and each recipe is trained with each BPE. As in the paper, all runs have
-the same number of steps and thus of tokens, so those with larger vocabularies read more text.
+A byte-level BPE of each size is trained on the corpus, and each recipe is trained with each BPE.
+As in the paper, all runs have the same number of steps and thus of tokens, so those with larger
+vocabularies read more text.
 
-Perplexities over different tokens cannot be compared, so all decoders score the same held-out bytes: the first held-out
-documents, each followed by an end of text. The last token of a row is also the first of the next, so that each token is
-predicted once, from those before it in its row. Bits per byte are the nats of all these predictions over ln 2 and over the
-bytes of the texts, where an end of text counts as one byte. Encoders are fine-tuned on --tasks, as in the paper; by default
-the GLUE tasks in its average, which leaves out RTE, MRPC and COLA since they vary so much. Fine-tuning uses the seed of the
-pretraining. p is that of Welch's test against the first recipe, over pretrainings.
+Perplexities over different tokens cannot be compared, so all decoders score the same held-out
+bytes: the first held-out documents, each followed by an end of text. The last token of a row is
+also the first of the next, so that each token is predicted once, from those before it in its row.
+Bits per byte are the nats of all these predictions over ln 2 and over the bytes of the texts,
+where an end of text counts as one byte. Encoders are fine-tuned on --tasks, as in the paper; by
+default the GLUE tasks in its average, which leaves out RTE, MRPC and COLA since they vary so much.
+Fine-tuning uses the seed of the pretraining. p is that of Welch's test against the first recipe,
+over pretrainings.
 
-Speed is the time of all training steps; ``benchmarks/vocabulary.py`` measures single steps. Finished runs are not repeated;
-interrupted ones resume. ``--report_only`` makes the table and the picture from existing runs.
+Speed is the time of all training steps; ``benchmarks/vocabulary.py`` measures single steps.
+Finished runs are not repeated; interrupted ones resume. ``--report_only`` makes the table and the
+picture from existing runs.
 """
 
 import argparse
@@ -39,7 +44,8 @@ from headless_trainer.presentation.pictures import Panel, Series, draw_panels
 from headless_trainer.presentation.significance import mean_test
 from headless_trainer.presentation.tables import markdown
 
-BITS, AVERAGE = "bits per byte", "average"
+BITS = "bits per byte"
+AVERAGE = "average"
 # Flags of run_glue.py at --scale cpu. The other scales have the paper's settings.
 CPU_FINE_TUNING = [
     "--num_train_epochs",
@@ -90,7 +96,8 @@ def main(argv: list[str] | None = None) -> None:
     rates = rates * len(args.recipes) if len(rates) == 1 else rates
     if len(rates) != len(args.recipes):
         parser.error(
-            f"--rates: {len(rates)} for {len(args.recipes)} recipes: give one for each, or one for all."
+            f"--rates: {len(rates)} for {len(args.recipes)} recipes: give one for each, or one "
+            "for all."
         )
     for recipe in args.recipes:
         shared.flags_of(recipe)
@@ -176,7 +183,9 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
 
 
 def ends(args, seed: int, folder: Path) -> list[Path]:
-    """Return what a finished run has: a decoder its held-out figures, an encoder the result of each fine-tuning."""
+    """Return what a finished run has: a decoder its held-out figures, an encoder the result of
+    each fine-tuning.
+    """
     if args.task == "clm":
         return [folder / "eval_results.json"]
     return [
@@ -186,7 +195,9 @@ def ends(args, seed: int, folder: Path) -> list[Path]:
 
 
 def cell(name: str, scores: dict[str, list[float]], first: dict | None) -> str:
-    """Return a recipe's mean score, its standard error and, with several pretrainings of it and of the first, p."""
+    """Return a recipe's mean score, its standard error and, with several pretrainings of it and of
+    the first, p.
+    """
     text = shared.spread(scores[name], 3 if name == BITS else 1)
     if (
         not first
@@ -206,7 +217,9 @@ def of_tasks(runs: Iterable[dict]) -> dict[str, float]:
 
 
 def one_text(documents: list[str], tokenizer: PreTrainedTokenizerBase) -> Tensor:
-    """Return ``(N + 1,)`` ids of all documents, with an end of text after each and one before the first."""
+    """Return ``(N + 1,)`` ids of all documents, with an end of text after each and one before the
+    first.
+    """
     end = tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
     encoded = tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"]
     return torch.tensor([end, *itertools.chain.from_iterable([*ids, end] for ids in encoded)])
@@ -214,7 +227,9 @@ def one_text(documents: list[str], tokenizer: PreTrainedTokenizerBase) -> Tensor
 
 @torch.no_grad()
 def nats(folder: Path, ids: Tensor, length: int) -> float:
-    """Return the summed cross-entropy of all ``(N + 1,)`` ids but the first, each predicted once, in rows of ``length``."""
+    """Return the summed cross-entropy of all ``(N + 1,)`` ids but the first, each predicted once,
+    in rows of ``length``.
+    """
     model = shared.language_model(folder)
     rows = [ids[start : start + length] for start in range(0, len(ids) - 1, length - 1)]
     total = 0.0

@@ -1,4 +1,6 @@
-"""What users had, in the order of time: read from files, numbered, and split into training, validation and test."""
+"""What users had, in the order of time: read from files, numbered, and split into training,
+validation and test.
+"""
 
 import io
 import logging
@@ -37,16 +39,17 @@ class FileArguments:
 def read_interactions(paths: Sequence[str], columns: FileArguments) -> pd.DataFrame:
     """Read files of interactions.
 
-    Tables (.parquet, .csv, .jsonl) have one interaction in each row, in any order. A line of a .txt file is one user and its
-    items, the oldest first, separated by spaces. All but .parquet may be compressed (.gz).
+    Tables (.parquet, .csv, .jsonl) have one interaction in each row, in any order. A line of a
+    .txt file is one user and its items, the oldest first, separated by spaces. All but .parquet
+    may be compressed (.gz).
 
     Returns:
-        The columns user and item, both strings. A user's rows stand together, the oldest first; those of one time keep the
-        order of the files.
+        The columns user and item, both strings. A user's rows stand together, the oldest first;
+        those of one time keep the order of the files.
 
     Raises:
-        ValueError: if a file is named twice, a column or a value is missing, times cannot be compared, or two lines of .txt
-            begin alike.
+        ValueError: if a file is named twice, a column or a value is missing, times cannot be
+            compared, or two lines of .txt begin alike.
     """
     if len({*map(os.path.realpath, paths)}) < len(paths):
         raise ValueError(f"{list(paths)} name a file twice: name each once.")
@@ -56,7 +59,8 @@ def read_interactions(paths: Sequence[str], columns: FileArguments) -> pd.DataFr
     if "time" in frame:
         if frame["time"].isna().any() or frame["time"].dtype == object:
             raise ValueError(
-                f"{list(paths)} hold tables and .txt files, or numbers as times and dates: convert one kind."
+                f"{list(paths)} hold tables and .txt files, or numbers as times and dates: "
+                "convert one kind."
             )
         frame = frame.sort_values("time", kind="stable")
     user_numbers = pd.factorize(frame["user"])[0]
@@ -85,7 +89,8 @@ def _read_table(path: str, columns: FileArguments) -> pd.DataFrame:
         )
     if missing := set(names) - set(frame.columns):
         raise ValueError(
-            f"{path!r} has no column {sorted(missing)}, only {list(frame.columns)}: name the column."
+            f"{path!r} has no column {sorted(missing)}, only {list(frame.columns)}: name the "
+            "column."
         )
     if suffix == ".csv" and not isinstance(
         frame.index, pd.RangeIndex
@@ -96,7 +101,8 @@ def _read_table(path: str, columns: FileArguments) -> pd.DataFrame:
     frame = frame[names].set_axis(["user", "item", "time"], axis=1)
     if frame.isna().any(axis=None):
         raise ValueError(
-            f"{path!r} has {int(frame.isna().any(axis=1).sum())} rows without a value: fill or remove them."
+            f"{path!r} has {int(frame.isna().any(axis=1).sum())} rows without a value: fill or "
+            "remove them."
         )
     if not pd.api.types.is_numeric_dtype(frame["time"]):
         frame["time"] = pd.to_datetime(frame["time"], format="ISO8601", utc=True)
@@ -107,11 +113,10 @@ def _read_lines(paths: Sequence[str]) -> pd.DataFrame:
     lines = []
     for path in paths:
         with opened(path) as file:
-            lines += [
-                words
-                for line in io.TextIOWrapper(file, encoding="utf-8-sig")
-                if (words := line.split())
-            ]
+            for line in io.TextIOWrapper(file, encoding="utf-8-sig"):
+                words = line.split()
+                if words:
+                    lines.append(words)
     users = [words[0] for words in lines]
     if len(set(users)) < len(users):
         raise ValueError(
@@ -127,7 +132,9 @@ def _read_lines(paths: Sequence[str]) -> pd.DataFrame:
 
 
 def catalogue(interactions: pd.DataFrame) -> list[str]:
-    """Names of the items, the most frequent first. The token id of an item is its place plus ``FIRST_ID``."""
+    """Names of the items, the most frequent first. The token id of an item is its place plus
+    ``FIRST_ID``.
+    """
     return (
         interactions["item"]
         .value_counts()
@@ -138,7 +145,9 @@ def catalogue(interactions: pd.DataFrame) -> list[str]:
 
 
 def token_ids(interactions: pd.DataFrame, items: list[str]) -> tuple[list[str], list[np.ndarray]]:
-    """Users, and the token ids of each one's items, oldest first. Items not in the catalogue are left out, and said."""
+    """Users, and the token ids of each one's items, oldest first. Items not in the catalogue are
+    left out, and said.
+    """
     places = pd.Index(items).get_indexer(interactions["item"])
     known = places >= 0
     if not known.all():
@@ -158,7 +167,9 @@ def token_ids(interactions: pd.DataFrame, items: list[str]) -> tuple[list[str], 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The next item of some users. ``histories`` are the token ids before it, ``targets`` its own, ``(H,)`` int64."""
+    """The next item of some users. ``histories`` are the token ids before it, ``targets`` its own,
+    ``(H,)`` int64.
+    """
 
     histories: list[np.ndarray]
     targets: np.ndarray
@@ -167,14 +178,15 @@ class HeldOut:
 def leave_one_out(
     histories: list[np.ndarray], keep_seen: bool
 ) -> tuple[list[np.ndarray], HeldOut, HeldOut]:
-    """Training histories, validation and test: the last item of a user is the test, the one before it validation.
+    """Training histories, validation and test: the last item of a user is the test, the one before
+    it validation.
 
     Users with fewer than three items are trained on, and not scored.
 
     Args:
         histories: token ids of each user's items.
-        keep_seen: whether items that a user had before are ranked. Where they are not, a next item that is one of them is
-            never found.
+        keep_seen: whether items that a user had before are ranked. Where they are not, a next item
+            that is one of them is never found.
 
     Raises:
         ValueError: if no next item can be found.
@@ -207,12 +219,16 @@ def leave_one_out(
 
 
 def training_rows(histories: list[np.ndarray], length: int) -> list[dict[str, np.ndarray]]:
-    """The most recent items of each user: at most ``length``, and the last to predict. A single item gives no row."""
+    """The most recent items of each user: at most ``length``, and the last to predict. A single
+    item gives no row.
+    """
     return [with_positions(ids[-length - 1 :], length) for ids in histories if len(ids) >= 2]
 
 
 def with_positions(ids: np.ndarray, length: int) -> dict[str, np.ndarray]:
-    """A row with positions counted from its end, so that the item that predicts the next is always at ``length - 1``."""
+    """A row with positions counted from its end, so that the item that predicts the next is always
+    at ``length - 1``.
+    """
     return {
         "input_ids": ids,
         "position_ids": np.minimum(np.arange(len(ids)) + length + 1 - len(ids), length - 1),
@@ -220,7 +236,9 @@ def with_positions(ids: np.ndarray, length: int) -> dict[str, np.ndarray]:
 
 
 def evaluation_rows(held_out: HeldOut, length: int) -> list[dict[str, np.ndarray]]:
-    """Histories with their next item, which alone has a label, those of one length together, which costs no padding."""
+    """Histories with their next item, which alone has a label, those of one length together, which
+    costs no padding.
+    """
     rows = []
     for history, target in zip(held_out.histories, held_out.targets, strict=True):
         ids = np.append(history, target)[-length - 1 :]

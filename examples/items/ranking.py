@@ -1,6 +1,7 @@
 """Every item of the catalogue ranked for users by ``o E^T + tau log q``.
 
-Letters used in shapes: B users of a batch, H users, D width, V rows of the embedding, of which the first is no item.
+Letters used in shapes: B users of a batch, H users, D width, V rows of the embedding, of which the
+first is no item.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,10 +42,12 @@ def catalogue_scores(
         trunk: a decoder; for a language model with a tied head its base model.
         histories: token ids, oldest first.
         keep_seen: whether what a user had before is scored too.
-        by_length: those of one length together, which costs no padding, and otherwise in their order.
+        by_length: those of one length together, which costs no padding, and otherwise in their
+            order.
 
     Yields:
-        Places of the users, and ``(B, V)`` float32 scores: minus infinity for what is no item or is left out.
+        Places of the users, and ``(B, V)`` float32 scores: minus infinity for what is no item or
+        is left out.
     """
     vectors = trunk.get_input_embeddings().weight.float()
     size = max(1, min(USERS_AT_ONCE, SCORES_AT_ONCE // len(vectors)))
@@ -67,11 +70,14 @@ def catalogue_scores(
 def target_ranks(
     trunk, log_q: Tensor, held_out, taus: Sequence[float], *, keep_seen: bool
 ) -> np.ndarray:
-    """``(taus, H)`` float64: how many items stand before the next one. Infinity where it is left out.
+    """``(taus, H)`` float64: how many items stand before the next one. Infinity where it is left
+    out.
 
-    An item of the same score stands before it, so that scores which are all alike are worth nothing.
+    An item of the same score stands before it, so that scores which are all alike are worth
+    nothing.
     """
-    ranks, log_q = np.empty((len(taus), len(held_out.targets))), log_q.to(trunk.device)
+    ranks = np.empty((len(taus), len(held_out.targets)))
+    log_q = log_q.to(trunk.device)
     for users, scores in catalogue_scores(
         trunk, held_out.histories, keep_seen=keep_seen, by_length=True
     ):
@@ -79,7 +85,8 @@ def target_ranks(
         for row, tau in zip(ranks, taus, strict=True):
             shifted = scores + tau * log_q
             own = shifted.gather(1, target)
-            # Not the number of >=, which no score that is not a number would be. The target itself is one of those left.
+            # Not the number of >=, which no score that is not a number would be. The target itself
+            # is one of those left.
             before = scores.shape[1] - 1 - (shifted < own).sum(1, dtype=torch.int32)
             row[users] = (
                 before.double().masked_fill(own[:, 0] == -torch.inf, torch.inf).cpu().numpy()
@@ -90,7 +97,9 @@ def target_ranks(
 def best_items(
     trunk, log_q: Tensor, histories: Sequence[np.ndarray], tau: float, k: int, *, keep_seen: bool
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each user token ids and scores of its best ``k`` items, the best first; fewer where there are no more."""
+    """For each user token ids and scores of its best ``k`` items, the best first; fewer where
+    there are no more.
+    """
     for _, scores in catalogue_scores(trunk, histories, keep_seen=keep_seen):
         best, ids = (scores + tau * log_q.to(scores.device)).topk(min(k, scores.shape[1]))
         for own, found in zip(best.cpu().numpy(), ids.cpu().numpy(), strict=True):
@@ -100,8 +109,8 @@ def best_items(
 def rank_figures(ranks: np.ndarray) -> dict[str, float]:
     """Means over users of ``(H,)`` ranks, 0 for the best.
 
-    ``recall@k`` is whether the next item is among the best k, ``ndcg@k`` 1 / log2(rank + 2) if it is and 0 otherwise, and
-    ``mrr`` 1 / (rank + 1).
+    ``recall@k`` is whether the next item is among the best k, ``ndcg@k`` 1 / log2(rank + 2) if it
+    is and 0 otherwise, and ``mrr`` 1 / (rank + 1).
     """
     found = {"mrr": float((1 / (ranks + 1)).mean())}
     for k in CUTS:
@@ -114,7 +123,9 @@ def rank_figures(ranks: np.ndarray) -> dict[str, float]:
 
 
 def all_figures(trunk, log_q: Tensor, held_out, tau: float, *, keep_seen: bool) -> dict[str, float]:
-    """`rank_figures` at one tau, and ``coverage@10``: the share of the catalogue that anyone is shown among ten."""
+    """`rank_figures` at one tau, and ``coverage@10``: the share of the catalogue that anyone is
+    shown among ten.
+    """
     (ranks,) = target_ranks(trunk, log_q, held_out, (tau,), keep_seen=keep_seen)
     lists = best_items(trunk, log_q, held_out.histories, tau, 10, keep_seen=keep_seen)
     shown = np.unique(np.concatenate([ids for ids, _ in lists]))

@@ -1,10 +1,12 @@
 #!/usr/bin/env python
 """The best items for users, by a model that train.py trained, or its vectors for an index.
 
-    python examples/items/recommend.py --model_name_or_path runs/items --history_file histories.parquet --output_file best.jsonl
+    python examples/items/recommend.py --model_name_or_path runs/items \\
+        --history_file histories.parquet --output_file best.jsonl
 
-A line of the output is {"user": ..., "items": [...], "scores": [...]}. The vectors are [E, log q] for each item and [o, tau]
-for each user, so that one inner product is the score: any index of inner products serves them.
+A line of the output is {"user": ..., "items": [...], "scores": [...]}. The vectors are [E, log q]
+for each item and [o, tau] for each user, so that one inner product is the score: any index of
+inner products serves them.
 """
 
 import json
@@ -38,7 +40,10 @@ class RecommendArguments(FileArguments):
     tau: float | None = field(
         default=None,
         metadata={
-            "help": "Weight of log q: less for rarer items, more for popular ones. By default the model's."
+            "help": (
+                "Weight of log q: less for rarer items, more for popular ones. By default the "
+                "model's."
+            )
         },
     )
     keep_seen: bool = field(
@@ -47,11 +52,14 @@ class RecommendArguments(FileArguments):
 
 
 def load(folder: str) -> tuple:
-    """The trunk, ``(V,)`` log q, the names of the items and tau. A model with a head is read without it, since it is tied."""
+    """The trunk, ``(V,)`` log q, the names of the items and tau. A model with a head is read
+    without it, since it is tied.
+    """
     saved = json.loads(Path(folder, "items.json").read_text(encoding="utf-8"))
     if saved.get("positions") != "from the end":
         raise SystemExit(
-            f"model_name_or_path {folder!r} counts positions from the start of a history: train it again."
+            f"model_name_or_path {folder!r} counts positions from the start of a history: train "
+            "it again."
         )
     trunk = AutoModel.from_pretrained(folder).to("cuda" if torch.cuda.is_available() else "cpu")
     return trunk, torch.from_numpy(np.load(Path(folder, "log_q.npy"))), saved["items"], saved["tau"]

@@ -1,11 +1,14 @@
 #!/usr/bin/env python
-"""Train a decoder on histories of items, without a head over the catalogue, and rank the whole catalogue with it.
+"""Train a decoder on histories of items, without a head over the catalogue, and rank the whole
+catalogue with it.
 
     python examples/items/train.py --train_file interactions.parquet --output_dir runs/items
-    python examples/items/train.py --train_file interactions.parquet --objective vanilla --output_dir runs/softmax
+    python examples/items/train.py --train_file interactions.parquet --objective vanilla \\
+        --output_dir runs/softmax
 
-A score is o E^T + tau log q. After every epoch validation chooses tau, and the weights with the best recall@10 are saved.
-Figures of the test are in <output_dir>/items_results.json. recommend.py uses what was trained.
+A score is o E^T + tau log q. After every epoch validation chooses tau, and the weights with the
+best recall@10 are saved. Figures of the test are in <output_dir>/items_results.json. recommend.py
+uses what was trained.
 """
 
 import json
@@ -73,7 +76,9 @@ class ItemTrainingArguments(HeadlessTrainingArguments):
     sampled_negatives: int = field(
         default=4096,
         metadata={
-            "help": "Items drawn in each step as further candidates: a batch seldom has the rare ones."
+            "help": (
+                "Items drawn in each step as further candidates: a batch seldom has the rare ones."
+            )
         },
     )
     num_train_epochs: float = 200
@@ -101,9 +106,11 @@ class ItemTrainingArguments(HeadlessTrainingArguments):
 
 
 class RankedCatalogue:
-    """What both trainers add to an evaluation: tau with the best NDCG@10 on validation, and its figures.
+    """What both trainers add to an evaluation: tau with the best NDCG@10 on validation, and its
+    figures.
 
-    Trainer logs them, chooses the best checkpoint by them and tells its callbacks, as it does with figures of its own.
+    Trainer logs them, chooses the best checkpoint by them and tells its callbacks, as it does with
+    figures of its own.
 
     Args:
         validation: next items to choose by.
@@ -115,10 +122,14 @@ class RankedCatalogue:
         self, *args, validation: HeldOut, target_counts: torch.Tensor, keep_seen: bool, **kwargs
     ):
         super().__init__(*args, **kwargs)
-        self.validation, self.target_counts, self.keep_seen = validation, target_counts, keep_seen
+        self.validation = validation
+        self.target_counts = target_counts
+        self.keep_seen = keep_seen
 
     def log_frequencies(self) -> torch.Tensor:
-        """``(V,)`` log frequency among the candidates of the run: a mixture of its targets and of what was drawn evenly."""
+        """``(V,)`` log frequency among the candidates of the run: a mixture of its targets and of
+        what was drawn evenly.
+        """
         log_q = log_prior(self.target_counts)
         if not self.window.drawn:
             return log_q
@@ -152,7 +163,9 @@ class VanillaItemTrainer(RankedCatalogue, VanillaTrainer):
 
 
 def new_model(arguments: ItemArguments, objective: str, vocab_size: int):
-    """A decoder as SASRec, with the architecture of GPT-2; with its tied head for the full softmax."""
+    """A decoder as SASRec, with the architecture of GPT-2; with its tied head for the full
+    softmax.
+    """
     config = GPT2Config(
         vocab_size=vocab_size,
         n_positions=arguments.max_seq_length,
@@ -168,7 +181,9 @@ def new_model(arguments: ItemArguments, objective: str, vocab_size: int):
 
 
 class Patience(EarlyStoppingCallback):
-    """Waits as long as the arguments say: a resume restores the checkpoint's patience, together with what was waited."""
+    """Waits as long as the arguments say: a resume restores the checkpoint's patience, together
+    with what was waited.
+    """
 
     def on_train_begin(self, args, state, control, **kwargs):
         super().on_train_begin(args, state, control, **kwargs)
@@ -184,7 +199,8 @@ def main(argv: list[str] | None = None) -> None:
         parser.error("train_file is not given: name files of interactions with --train_file")
     if args.world_size > 1:
         parser.error(
-            f"{args.world_size} processes were started, and items are ranked by one alone: start one"
+            f"{args.world_size} processes were started, and items are ranked by one alone: start "
+            "one"
         )
     if args.objective == "sampled_softmax":
         parser.error(
@@ -200,7 +216,8 @@ def main(argv: list[str] | None = None) -> None:
     items = catalogue(interactions)
     _, histories = token_ids(interactions, items)
     train, validation, test = leave_one_out(histories, arguments.keep_seen)
-    rows, size = training_rows(train, arguments.max_seq_length), FIRST_ID + len(items)
+    rows = training_rows(train, arguments.max_seq_length)
+    size = FIRST_ID + len(items)
     # Any item of a row but the first is predicted from those before it.
     counts = np.bincount(np.concatenate([row["input_ids"][1:] for row in rows]), minlength=size)
     trainer = {"headless": HeadlessItemTrainer, "vanilla": VanillaItemTrainer}[args.objective](
@@ -228,7 +245,9 @@ def save_results(
     trainer: RankedCatalogue, items: list[str], validation: HeldOut, test: HeldOut
 ) -> None:
     """Write what recommend.py needs beside the best weights, and then their figures."""
-    folder, state, log_q = Path(trainer.args.output_dir), trainer.state, trainer.log_frequencies()
+    folder = Path(trainer.args.output_dir)
+    state = trainer.state
+    log_q = trainer.log_frequencies()
     tau = next(
         logs["eval_tau"]
         for logs in state.log_history
