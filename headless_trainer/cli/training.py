@@ -38,7 +38,7 @@ from ..corpus.replay import mix_rows
 from ..corpus.row_cache import cache_folder
 from ..files.whole import check_writable
 from ..models import loading
-from ..models.trunk import check_one_stack, infer_task
+from ..models.trunk import check_one_stack, infer_task, without_adapter
 from ..objectives import objective_of
 from ..processes.coordination import first_process_first, lost_processes_named
 from ..processes.launch import check_devices
@@ -142,7 +142,8 @@ def make_trainer(
     # Again: it may depend on the tokenizer's padding id.
     loading.check_length(model.config, data_args.max_seq_length)
     loading.limit_length(tokenizer, model.config, data_args.max_seq_length)
-    check_trainable(model, tokenizer, args, kind.head_class)  # before the corpus is tokenized
+    # Before the corpus is tokenized; ``make_model`` may have wrapped the model in an adapter.
+    check_trainable(without_adapter(model), tokenizer, args, kind.head_class)
 
     rows = {}
     with first_process_first(args):
