@@ -1,0 +1,222 @@
+#!/usr/bin/env python
+"""Train like run_pretrain.py, with what it has no flags for: an adapter of peft, and conversations.
+
+    python studies/real_models_training.py --lora_rank 16 --objective vanilla --train_file new.txt ...
+    python studies/real_models_training.py --chat --objective sampled_softmax --train_file chats.jsonl ...
+
+All other flags are those of run_pretrain.py. With ``--lora_rank`` every linear layer but the head
+gets a low-rank adapter, which alone is trained and saved. With ``--chat`` each row of the files has
+a conversation in its column ``messages``, a list of objects with ``role`` and ``content``. It becomes
+one row of the model's chat template, of which only the assistant's answers are learned.
+"""
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+
+from datasets import Dataset, DatasetDict, load_dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers.hf_argparser import HfArg
+
+from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
+from headless_trainer.checkpoints.finding import check_output_dir, checkpoint_to_resume
+from headless_trainer.cli import training
+from headless_trainer.command_line import errors_in_one_line, parse_args
+from headless_trainer.console import log_lines
+from headless_trainer.corpus import packing, texts
+from headless_trainer.models import loading
+from headless_trainer.objectives import objective_of
+from headless_trainer.processes.launch import leave_together
+from headless_trainer.processes.locks import alone_until_exit
+from headless_trainer.signals.handlers import ended_by_signals
+from headless_trainer.trainers.pretraining import PretrainingTrainer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class VariantArguments:
+    """Adapters and conversations."""
+
+    lora_rank: int | None = HfArg(
+        default=None, help="Train a LoRA adapter of this rank; its scale is 2."
+    )
+    chat: bool = HfArg(default=False, help="The training files hold conversations.")
+
+    def __post_init__(self) -> None:
+        if self.lora_rank is not None and self.lora_rank < 1:
+            raise ValueError(f"lora_rank must be 1 or more, got {self.lora_rank}.")
+
+
+@ended_by_signals("To resume: repeat the command with --resume_from_checkpoint auto")
+def main(argv: list[str] | None = None) -> None:
+    with errors_in_one_line(ValueError, OSError):
+        classes = [ModelArguments, DataArguments, HeadlessTrainingArguments, VariantArguments]
+        model_args, data_args, args, variant = parse_args(classes, argv)
+        check(args, variant)
+        if variant.chat:
+            trainer, resume = chat_trainer(model_args, data_args, args, variant)
+        else:
+            make_model = partial(load_model, model_args, args, variant)
+            trainer, resume = training.make_trainer(
+                model_args, data_args, args, make_model=make_model
+            )
+        if variant.lora_rank:
+            trainer.saved_dtype = None  # a small file, which keeps the dtype of training
+    with errors_in_one_line(FloatingPointError, OSError, ImportError):
+        training.train(trainer, resume)
+        leave_together(trainer.signal.exit_code)
+
+
+def check(args: HeadlessTrainingArguments, variant: VariantArguments) -> None:
+    """Refuse what cannot be trained."""
+    if variant.lora_rank and args.objective == "headless":
+        raise ValueError(
+            f"lora_rank is {variant.lora_rank} but objective is 'headless', which trains the embedding: "
+            "choose vanilla or sampled_softmax."
+        )
+    if variant.chat and args.task != "clm":
+        raise ValueError(f"chat is True but task is {args.task!r}: pass --task clm.")
+
+
+def load_model(
+    model_args: ModelArguments,
+    args: HeadlessTrainingArguments,
+    variant: VariantArguments,
+    config,
+    tokenizer: PreTrainedTokenizerBase,
+) -> PreTrainedModel:
+    """Load the model, within an adapter if one is asked for."""
+    model = loading.load_model(
+        model_args, config, tokenizer, objective=objective_of(args), task=args.task
+    )
+    if variant.lora_rank is None:
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    adapter = LoraConfig(
+        r=variant.lora_rank,
+        lora_alpha=2 * variant.lora_rank,
+        target_modules="all-linear",  # which leaves out the head
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(model, adapter)
+
+
+# Conversations ------------------------------------------------------------------------------
+
+
+def chat_trainer(
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    args: HeadlessTrainingArguments,
+    variant: VariantArguments,
+) -> tuple[PretrainingTrainer, str | None]:
+    """Make the trainer of a run on conversations, and find the checkpoint to resume from, if any."""
+    log_lines.start_logging(args)
+    alone_until_exit(args.output_dir)
+    resume = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
+    check_output_dir(args.output_dir, resume)
+    set_seed(args.seed)
+    config = loading.load_config(model_args)
+    tokenizer = loading.load_tokenizer(model_args)
+    rows = chat_rows(data_args, tokenizer)
+    model = load_model(model_args, args, variant, config, tokenizer)
+    trainer_class = training.trainer_class(args)
+    trainer = trainer_class(
+        model,
+        args,
+        train_dataset=rows["train"],
+        eval_dataset=packing.first_rows(rows["test"], data_args.max_eval_samples),
+        processing_class=tokenizer,
+    )
+    if data_args.eval_old_file:
+        trainer.old_eval_dataset = old_rows(data_args, tokenizer)
+    if config.dtype != loading.MASTER_DTYPE:
+        trainer.saved_dtype = config.dtype
+    log_lines.use_console(trainer)
+    return trainer, resume
+
+
+def chat_rows(data_args: DataArguments, tokenizer: PreTrainedTokenizerBase) -> DatasetDict:
+    """Return the rows ``train`` and ``test`` of conversations, with ``input_ids`` and ``completion_mask``.
+
+    Raises:
+        ValueError: if the files have no column ``messages``, or no conversation has an answer within
+            ``max_seq_length``.
+    """
+    conversations = load_dataset("json", data_files=data_args.train_file, split="train")
+    if "messages" not in conversations.column_names:
+        raise ValueError(
+            f"train_file {data_args.train_file} has the columns {conversations.column_names} but "
+            "chat is True: give each row a list of 'messages'."
+        )
+
+    def encode(row: dict) -> dict[str, list[int]]:
+        return encode_conversation(row["messages"], tokenizer, data_args.max_seq_length)
+
+    rows = conversations.map(encode, remove_columns=conversations.column_names)
+    learned = rows.filter(lambda row: 1 in row["completion_mask"])
+    logger.info("%d of %d conversations have an answer in reach", len(learned), len(rows))
+    if len(learned) < 2:
+        raise ValueError(
+            f"max_seq_length is {data_args.max_seq_length}, within which {len(learned)} conversations "
+            "have an answer: raise it."
+        )
+    return learned.train_test_split(test_size=data_args.validation_split_percentage / 100, seed=0)
+
+
+def encode_conversation(
+    messages: list[dict], tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> dict[str, list[int]]:
+    """Return the ids of a conversation in the model's chat template, and 1 where they are answers.
+
+    What comes after the last answer is left out, and everything beyond ``max_length``. Texts of
+    prompts and answers are tokenized apart, so that no token belongs to both.
+
+    Returns:
+        ``input_ids`` and ``completion_mask``, both of the same length.
+
+    Raises:
+        ValueError: if the template writes the beginning of a conversation in another way once it
+            goes on, so that its answers cannot be told from the rest.
+    """
+    input_ids: list[int] = []
+    completion_mask: list[int] = []
+    written = ""
+    for number, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        prompt = tokenizer.apply_chat_template(
+            messages[:number], tokenize=False, add_generation_prompt=True
+        )
+        answered = tokenizer.apply_chat_template(messages[: number + 1], tokenize=False)
+        if not (prompt.startswith(written) and answered.startswith(prompt)):
+            raise ValueError(
+                "chat is True but the tokenizer's template changes earlier messages as a "
+                "conversation goes on: use a model with another template."
+            )
+        pieces = ((prompt[len(written) :], 0), (answered[len(prompt) :], 1))
+        for text, is_answer in pieces:
+            ids = tokenizer(text, add_special_tokens=False).input_ids
+            input_ids += ids
+            completion_mask += [is_answer] * len(ids)
+        written = answered
+    return {
+        "input_ids": input_ids[:max_length],
+        "completion_mask": completion_mask[:max_length],
+    }
+
+
+def old_rows(data_args: DataArguments, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    """Return packed rows of earlier texts: those that a run on them holds out."""
+    old = training.arguments_of_old_texts(data_args)
+    documents = texts.load_texts(old)["validation"]
+    packed = packing.tokenize_and_pack(
+        documents, tokenizer, max_seq_length=data_args.max_seq_length
+    )
+    return packing.first_rows(packed, data_args.max_eval_samples)
+
+
+if __name__ == "__main__":
+    main()
