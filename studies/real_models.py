@@ -89,25 +89,20 @@ class Run:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
-    if args.finished_only and not is_finished(args, run_before(args)):
-        raise SystemExit(f"--finished_only: {folder_of(args, run_before(args))} has not finished.")
-    before = measured(args, run_before(args))
-    grid = list(itertools.product(args.variants, args.rates))
-    settings = [(variant, rate, args.max_steps) for variant, rate in grid]
-    rows = rows_of(args, settings)
+    before = figures_before(args)
+    rows = rows_of(args, itertools.product(args.variants, args.rates, [args.max_steps]))
     best = best_rows(rows)
     if args.equal_time:
         rows += rows_of(args, settings_of_equal_time(args, best))
     scores = zero_shot_scores(args, best)
+    if before is not None:
+        before["scores"] = scores.get(BEFORE, {})
     for row in rows:
         row["scores"] = scores.get(scored_name(row), {})
-    results = {
-        BEFORE: before | {"scores": scores.get(BEFORE, {})},
-        "runs": [without_variant(row) for row in rows],
-    }
-    runs = [folder_of(args, run) for row in rows for run in runs_of(args, row)]
+    results = {BEFORE: before, "runs": [without_variant(row) for row in rows]}
+    folders = [folder_of(args, run) for row in rows for run in runs_of(args, row)]
     shared.write_results(
-        args.results_dir or args.output_dir, results, table_of(args, results), runs=runs
+        args.results_dir or args.output_dir, results, table_of(args, results), runs=folders
     )
 
 
@@ -135,7 +130,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--finished_only",
         action="store_true",
-        help="train nothing, and leave out rows whose runs have not finished",
+        help="train nothing, and leave out what has not finished",
     )
     parser.add_argument(
         "--lm_eval_files",
@@ -194,6 +189,15 @@ def run_before(args: argparse.Namespace) -> Run:
     never_exact = ("--exact_every", "0", "--save_strategy", "no")
     variant = Variant(BEFORE, "sampled_softmax", None, never_exact)
     return Run(variant, rate=0.0, steps=1, seed=args.seeds[0])
+
+
+def figures_before(args: argparse.Namespace) -> dict | None:
+    """Return the `FIGURES` of the model as it is; None if they are not measured yet, nor to be."""
+    run = run_before(args)
+    if args.finished_only and not is_finished(args, run):
+        return None
+    # The one step that measures the model costs nothing that a user pays.
+    return measured(args, run) | {"seconds": None, "memory": None}
 
 
 def runs_of(args: argparse.Namespace, row: dict) -> list[Run]:
@@ -361,12 +365,12 @@ def without_variant(row: dict) -> dict:
 def table_of(args: argparse.Namespace, results: dict) -> list[str]:
     """Return the table, with a line on what its numbers are."""
     before = results[BEFORE]
-    tasks = list(before["scores"])
+    tasks = list(dict.fromkeys(task for row in results["runs"] for task in row["scores"]))
     head = ["objective", "rate", "steps", *FIGURES.values(), *tasks]
-    of_before = {name: [before[name]] for name in FIGURES}
-    # The one step that measures the model as it is costs nothing that a user pays.
-    of_before |= {"seconds": [None], "memory": [None]}
-    cells = [[BEFORE, "", "", *figure_cells(of_before), *score_cells(before["scores"], tasks)]]
+    cells = []
+    if before is not None:
+        figures = figure_cells({name: [before[name]] for name in FIGURES})
+        cells.append([BEFORE, "", "", *figures, *score_cells(before["scores"], tasks)])
     for row in results["runs"]:
         name = [row["objective"], f"{row['rate']:g}", f"{row['steps']}"]
         cells.append([*name, *figure_cells(row), *score_cells(row["scores"], tasks)])
