@@ -10,6 +10,8 @@ from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
+from . import git_lfs
+
 # Errors from reading a model file that is damaged, missing or of another kind.
 UNREADABLE = OSError, ValueError, RuntimeError, EOFError, SafetensorError, pickle.UnpicklingError
 
@@ -25,6 +27,14 @@ def source(argument: str, name: str, *, model: bool = True) -> Iterator[None]:
         raise OSError(
             f"{said} is not a local folder. Name one that holds a checkpoint, or a Hub name."
         )
+    if folder.is_dir():
+        # Before anything is loaded: the lines of a pointer to vocab.txt would become a vocabulary.
+        pointer = git_lfs.pointer_in_model(folder)
+        if pointer is not None:
+            raise ValueError(
+                f"{said} cannot be loaded: {pointer.name} is a Git LFS pointer in place of the file, "
+                f"{git_lfs.REMEDY}."
+            )
     try:
         yield
     except UNREADABLE as error:

@@ -11,6 +11,8 @@ from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
+from ..files import git_lfs
+
 PAPER_TASKS = (  # the tasks of `--tasks paper`: table 4 of arXiv 2309.08351, and LAMBADA
     "arc_easy", "arc_challenge", "boolq", "crows_pairs_english", "race", "sciq", "pubmedqa", "qasper", "lambada_openai",
 )  # fmt: skip
@@ -47,6 +49,7 @@ def use_data_files(manager: TaskManager, items: list[str]) -> None:
             raise ValueError(
                 f"data_files must be task=file items of files that exist, got {item!r}."
             )
+        git_lfs.check_is_no_pointer(file, "data_files")
         _check_known("data_files", task, manager.all_subtasks)
         config = _definition(manager, task)
         split, few_shot = (
