@@ -137,12 +137,14 @@ class ModelArguments(LoadingArguments):
 class DataArguments:
     """Data."""
 
-    dataset_name: str | None = HfArg(default=None, help="Dataset on the Hub.")
+    dataset_name: str | None = HfArg(
+        default=None, help="Dataset on the Hub, or a folder that save_to_disk wrote."
+    )
     dataset_config_name: str | None = HfArg(default=None, help="Configuration of the dataset.")
     dataset_revision: str | None = HfArg(default=None, help="Branch, tag or commit of the dataset.")
     train_file: list[str] | None = HfArg(
         default=None,
-        help="Files, folders or globs: .txt, .csv, .tsv, .json, .jsonl, .parquet, also gzipped.",
+        help="Files, folders or globs: .txt, .csv, .tsv, .json, .jsonl, .parquet, .arrow, also gzipped.",
     )
     validation_file: list[str] | None = HfArg(
         default=None,
@@ -163,7 +165,9 @@ class DataArguments:
         default=0.1, help="Share of the training rows that is from replay_file."
     )
     text_column: str | None = HfArg(
-        default=None, help="Text column. Default: text, or the only text column."
+        default=None,
+        help="Column with the texts, or with conversations for the tokenizer's chat template. Default: text, or the only "
+        "column that can hold texts.",
     )
     sample_by: Literal["line", "paragraph", "document"] = HfArg(
         default="line",

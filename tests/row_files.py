@@ -36,12 +36,23 @@ def write_jsonl(path: Path, rows: list[dict]) -> str:
 
 
 def write_rows(path: Path, rows: list[dict]) -> Path:
-    """In the format that the name says; in a .txt file the texts alone, with blank lines between them."""
+    """In the format that the name says; in a .txt file the texts alone, with blank lines between them.
+
+    A .tsv file has no quotes, so no cell may hold a tab or a line break.
+    """
     plain = path.with_suffix("") if path.suffix == ".gz" else path
-    if plain.suffix in (".csv", ".tsv"):
+    if plain.suffix == ".csv":
         with open(plain, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, delimiter="," if plain.suffix == ".csv" else "\t")
-            writer.writerows([rows[0], *(row.values() for row in rows)])
+            csv.writer(file).writerows([rows[0], *(row.values() for row in rows)])
+    elif plain.suffix == ".tsv":
+        cells = [[*rows[0]]]
+        for row in rows:
+            cells.append(["" if value is None else str(value) for value in row.values()])
+        plain.write_text("".join("\t".join(row) + "\n" for row in cells), encoding="utf-8")
+    elif plain.suffix == ".arrow":
+        table = pa.Table.from_pylist(rows)
+        with pa.ipc.new_stream(plain, table.schema) as writer:
+            writer.write_table(table)
     elif plain.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), plain)
     elif plain.suffix == ".txt":

@@ -147,14 +147,15 @@ def _plain(value: Any) -> Any:
 
 @dataclasses.dataclass
 class RunFacts:
-    """The arguments of a run, and a fingerprint of its held-out texts.
+    """The arguments of a run, and facts about its texts.
 
-    All are None for a trainer that was made in Python.
+    All are None or False for a trainer that was made in Python.
     """
 
     model_args: ModelArguments | None = None
-    data_args: DataArguments | None = None
-    held_out_texts: str | None = None
+    data_args: DataArguments | None = None  # with the text column that was chosen
+    held_out_texts: str | None = None  # a fingerprint of them and of their masks
+    uses_chat_template: bool = False  # which wrote conversations as texts
 
 
 def environment(trainer, seconds: float) -> dict[str, str | None]:

@@ -115,6 +115,7 @@ def _training_facts(trainer, folder: Path, totals: dict, best_step: int | None) 
         "state": trainer.state,
         "totals": totals,
         "data_args": trainer.facts.data_args,
+        "uses_chat_template": trainer.facts.uses_chat_template,
         "best": best_step,
         "rows": len(trainer.train_dataset) if has_length else None,
         "own_candidates": candidate_matrix(trainer.model) is not None,

@@ -80,7 +80,12 @@ def counts_of_corpus(
     args: LMHeadArguments,
 ) -> Tensor:
     """Return the ``(V,)`` counts of each token as a target in the training texts."""
-    documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)
+    documents = texts.load_texts(
+        data_args,
+        cache_dir=model_args.cache_dir,
+        token=model_args.token,
+        tokenizer=tokenizer,
+    )
     rows = training.tokenized_rows(documents["train"], tokenizer, model_args, data_args, args)
     rows = packing.first_rows(rows, data_args.max_train_samples)
     vocabulary = trunk.get_input_embeddings().num_embeddings

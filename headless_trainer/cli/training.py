@@ -9,7 +9,7 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import copy
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -33,7 +33,6 @@ from ..cards.model_card import write_model_card
 from ..checkpoints.finding import check_output_dir, checkpoint_to_resume
 from ..console import log_lines
 from ..corpus import packing, streaming, texts
-from ..corpus.files import expand, extension
 from ..corpus.replay import mix_rows
 from ..corpus.row_cache import cache_folder
 from ..files.whole import check_writable
@@ -118,8 +117,6 @@ def make_trainer(
     args.task = args.task or infer_task(config)
     kind = trainer_class(args)
     check_run(model_args, data_args, args)
-    old_data_args = arguments_of_old_texts(data_args)
-    replay_data_args = arguments_of_replayed_texts(data_args)
     saved_dtype = None  # of the checkpoint's weights, where training uses another
     if model_args.model_name_or_path and config.dtype != loading.MASTER_DTYPE:
         saved_dtype = config.dtype
@@ -128,12 +125,25 @@ def make_trainer(
 
     # One process trains a tokenizer for all machines; without, one of each machine reads first.
     with first_process_first(args, local=not model_args.train_tokenizer):
-        documents = texts.load_texts(
-            data_args, cache_dir=model_args.cache_dir, token=model_args.token
+        find_tokenizer = partial(
+            loading.find_tokenizer,
+            model_args,
+            args,
+            max_seq_length=data_args.max_seq_length,
+            resume=checkpoint,
         )
-        tokenizer = loading.find_tokenizer(
-            model_args, args, documents["train"], data_args.max_seq_length, checkpoint
+        tokenizer = None
+        if not model_args.train_tokenizer:  # first, since its chat template may write the texts
+            tokenizer = find_tokenizer(texts=())
+        named_texts = texts.find_texts(
+            data_args,
+            cache_dir=model_args.cache_dir,
+            token=model_args.token,
+            tokenizer=tokenizer,
         )
+        documents = named_texts.read()
+        if tokenizer is None:
+            tokenizer = find_tokenizer(texts=documents["train"])
     if make_model is None:
         make_model = partial(
             loading.load_model, model_args, objective=objective_of(args), task=args.task
@@ -147,19 +157,13 @@ def make_trainer(
 
     rows = {}
     with first_process_first(args):
-        if old_data_args is not None:
-            old_documents = texts.load_texts(old_data_args, cache_dir=model_args.cache_dir)
-            documents["old"] = old_documents["validation"]
-        if replay_data_args is not None:
-            replayed = texts.load_texts(replay_data_args, cache_dir=model_args.cache_dir)
-            documents["replay"] = replayed["train"]
         limits = {"train": data_args.max_train_samples, "replay": None}
         for split in documents:
             limit = limits.get(split, data_args.max_eval_samples)
             all_rows = tokenized_rows(documents[split], tokenizer, model_args, data_args, args)
             rows[split] = packing.first_rows(all_rows, limit)
     data_seed = args.seed if args.data_seed is None else args.data_seed
-    if replay_data_args is not None:
+    if "replay" in rows:
         rows["train"] = mix_rows(rows["train"], rows["replay"], data_args.replay_share, data_seed)
     vocabulary = model.get_input_embeddings().num_embeddings
     packing.check_token_ids(rows["train"], vocabulary, tokenizer)
@@ -191,7 +195,15 @@ def make_trainer(
     )
     trainer.old_eval_dataset = rows.get("old")
     trainer.saved_dtype = saved_dtype
-    trainer.facts = RunFacts(model_args, data_args, fingerprint(documents["validation"]))
+    column = named_texts.column
+    if column is not None:  # the run's records name the one that was chosen
+        data_args = replace(data_args, text_column=column.name)
+    trainer.facts = RunFacts(
+        model_args,
+        data_args,
+        held_out_texts=fingerprint(documents["validation"]),
+        uses_chat_template=column is not None and column.template is not None,
+    )
     if checkpoint:  # check before training that it fits this run, and find its position
         check_resume(trainer, checkpoint)
     log_lines.use_console(trainer)
@@ -204,45 +216,6 @@ def check_cache(model_args: ModelArguments, data_args: DataArguments) -> None:
         check_writable(cache_folder(model_args.cache_dir), "cache_dir")
     elif not data_args.streaming:
         check_writable(cache_folder(model_args.cache_dir), "HF_DATASETS_CACHE")
-
-
-def arguments_of_old_texts(data_args: DataArguments) -> DataArguments | None:
-    """Return how earlier texts are read to measure forgetting; None if there are none.
-
-    They are the documents that a default run with the same ``sample_by`` holds out.
-    """
-    if not data_args.eval_old_file:
-        return None
-    old = arguments_of_earlier_texts(data_args, "eval_old_file")
-    old.validation_split_percentage = min(
-        data_args.validation_split_percentage, DataArguments.validation_split_percentage
-    )
-    return old
-
-
-def arguments_of_replayed_texts(data_args: DataArguments) -> DataArguments | None:
-    """Return how earlier texts are read to train on some of them; None if there are none.
-
-    They are the documents that this run does not hold out, so none of those that
-    `arguments_of_old_texts` reads from the same files.
-    """
-    if not data_args.replay_file:
-        return None
-    return arguments_of_earlier_texts(data_args, "replay_file")
-
-
-def arguments_of_earlier_texts(data_args: DataArguments, argument: str) -> DataArguments:
-    """Return how the files of an argument are read in place of the training texts."""
-    files = getattr(data_args, argument)
-    extensions = {extension(path) for path in expand(argument, files)}
-    earlier = copy(data_args)
-    earlier.train_file = files
-    earlier.validation_file = None
-    earlier.dataset_name = None
-    if extensions == {".txt"}:
-        earlier.text_column = None
-    earlier.streaming = False
-    return earlier
 
 
 def fingerprint(documents) -> str:

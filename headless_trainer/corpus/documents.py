@@ -1,151 +1,246 @@
-"""Read documents file by file in reproducible blocks, cut long ones, and split them into training and held-out."""
+"""Read documents file by file, cut long ones, and split them into training and held-out ones."""
 
-import functools
-import io
 import itertools
+import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import IterableDataset
+from transformers.utils.logging import warning_once
 from xxhash import xxh3_128, xxh32_intdigest
 
-from .files import opened, read_tables
+from .columns import DEFAULT_COLUMN, TextColumn
+from .file_rows import read_tables
+from .files import as_text, extension, opened
 
-LONGEST = (
-    2_000_000  # characters; a longer document is cut, so that memory does not depend on the longest
-)
-TEXT_TYPES = ("string", "large_string", "string_view")
+logger = logging.getLogger(__name__)
+
+# Characters; a longer document is cut, so that memory does not depend on the longest.
+LONGEST = 2_000_000
 BYTE_ORDER_MARK = "\ufeff"
 RAW = pa.schema({"text": pa.string(), "position": pa.uint32()})
+DOCUMENTS_AT_ONCE = 10_000
+# Of text as Python objects: large enough to hide a hand-over, small enough to hold.
+BATCH_BYTES = 1_000_000
+
+_DEFAULT_TEXT_COLUMN = TextColumn(DEFAULT_COLUMN)
 _SEARCHED = 10_000  # characters before the end of a piece that are searched for white space
 _BOUNDARY = re.compile(r"(?<=\S)[ \n\t\r]")  # where words of most tokenizers end
-_READ_AT_ONCE = 1_000_000  # characters
-_READ_BYTES, _MOST_HASHED = (
-    2**20,
-    16 * 10**9,
-)  # at once; of a stream's files: seconds, while all might take an hour
-_ROWS_AT_ONCE = 1_000  # read from a source
-DOCUMENTS_AT_ONCE = 10_000
-BATCH_BYTES = (
-    1_000_000  # of text as Python objects: large enough to hide a hand-over, small enough to hold
-)
+_CHARACTERS_AT_ONCE = 1_000_000  # read from a text file
+_ROWS_AT_ONCE = 1_000  # read from a source of rows
 _BLOCK_BYTES = 64_000_000  # of text: the largest size of a block's documents
+_HASHED_AT_ONCE = 2**20  # bytes
+_MOST_HASHED = 16 * 10**9  # bytes of a stream's files: seconds, while all might take an hour
 _SEPARATORS = {"line": "\n", "paragraph": "\n\n", "document": None}
 
-Documents = tuple[list[str] | pa.ChunkedArray, int | None]
-"""Some documents, and None; or pieces of a document that is too long, and its position relative to the split."""
 
-File = Callable[[], Iterator[Documents]]
-"""Reads a file, or a shard of a dataset, when called."""
+class Documents(NamedTuple):
+    """Some documents of a source, or pieces of one document that is too long."""
+
+    texts: list[str] | pa.ChunkedArray
+    position: int | None = None  # of the document relative to the split; None for whole documents
 
 
-def documents_in_file(
-    path: Path, argument: str, sample_by: str, column: str | None
+class RowCounts(NamedTuple):
+    """Rows of a source, and those of them that have no text."""
+
+    rows: int
+    without_text: int
+
+
+# Sources ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LocalFile:
+    """The documents of a file: those of a column of its rows, or of its text (`read_documents`)."""
+
+    path: Path
+    argument: str  # that names it
+    sample_by: str
+    column: TextColumn | None  # None for a text file
+
+    @property
+    def source(self) -> str:
+        return f"{self.argument} {str(self.path)!r}"
+
+    @property
+    def read_by(self) -> list[str | None]:
+        """The settings that determine the documents, as positions in streams store them."""
+        if self.column is None:
+            return [self.sample_by, None]
+        settings: list[str | None] = [self.sample_by, *self.column.identity]
+        if extension(self.path) == ".tsv":
+            settings.append("no quotes")  # earlier versions read quoted cells
+        return settings
+
+    def documents(self) -> Iterator[Documents]:
+        """Read the file."""
+        if self.column is None:
+            with opened(self.path, self.argument) as file:
+                yield from read_documents(as_text(file), self.sample_by)
+            return
+        tables = read_tables(
+            self.path, self.argument, columns=[self.column.name], rows=_ROWS_AT_ONCE
+        )
+        yield from _documents_of_rows(tables, self.column, self.source)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The documents of a shard of a dataset."""
+
+    dataset: IterableDataset
+    index: int
+    column: TextColumn
+    dataset_source: str  # the dataset in messages
+
+    @property
+    def source(self) -> str:
+        if self.dataset.num_shards == 1:
+            return self.dataset_source
+        return f"shard {self.index} of {self.dataset_source}"
+
+    @property
+    def read_by(self) -> list[str | None]:
+        """The settings that determine the documents, as positions in streams store them."""
+        return [*self.column.identity]
+
+    def documents(self) -> Iterator[Documents]:
+        """Read the shard."""
+        shard = self.dataset.shard(self.dataset.num_shards, self.index)
+        yield from _documents_of_rows(
+            shard.iter(batch_size=_ROWS_AT_ONCE), self.column, self.source
+        )
+
+
+Source = LocalFile | Shard
+
+
+def shards(
+    dataset: IterableDataset,
+    column: TextColumn = _DEFAULT_TEXT_COLUMN,
+    source: str = "the dataset",
+) -> list[Source]:
+    """Return the shards of a dataset.
+
+    Its column keeps its name, since `datasets` renames row by row.
+    """
+    tables = dataset.with_format("arrow")
+    return [Shard(tables, index, column, source) for index in range(tables.num_shards)]
+
+
+def _documents_of_rows(
+    tables: Iterator[pa.Table], column: TextColumn, source: str
 ) -> Iterator[Documents]:
-    """Read the documents of a file that ``argument`` names, from a column of its rows or from its text (`read_documents`)."""
-    if column is None:
-        with opened(path, argument) as raw:
-            yield from read_documents(io.TextIOWrapper(raw, encoding="utf-8-sig"), sample_by)
-        return
-    for table in read_tables(path, argument, columns=[column], rows=_ROWS_AT_ONCE):
-        kind = table[column].type
-        if str(kind) not in (*TEXT_TYPES, "null"):
-            raise ValueError(
-                f"text_column {column!r} must hold text, not {kind}, everywhere in {str(path)!r}."
-            )
-        yield from _cut_long(table[column])
-
-
-def shards(dataset: IterableDataset, column: str = "text") -> list[File]:
-    """Return the shards of a dataset. Its column keeps its name, since `datasets` renames row by row."""
-    dataset = dataset.with_format("arrow")
-    return [
-        functools.partial(_documents_in_shard, dataset, i, column)
-        for i in range(dataset.num_shards)
-    ]
-
-
-def _documents_in_shard(dataset: IterableDataset, index: int, column: str) -> Iterator[Documents]:
-    for table in dataset.shard(dataset.num_shards, index).iter(batch_size=_ROWS_AT_ONCE):
-        yield from _cut_long(table[column])
+    """Yield the documents of rows in order, those that are too long in pieces, one by one."""
+    first_row = 1
+    for table in tables:
+        texts = column.texts(table, source, first_row)
+        first_row += len(table)
+        longest = pc.max(pc.binary_length(texts)).as_py() or 0
+        if longest <= LONGEST:  # bytes, of which there are at least as many as characters
+            yield Documents(texts)
+        else:
+            for text in texts.to_pylist():
+                yield _cut(text or "", None)
 
 
 def read_documents(file: TextIO, sample_by: str) -> Iterator[Documents]:
-    """Yield the documents of a text file, some at a time: its lines, its paragraphs (between blank lines), or one document."""
-    separator, rest, position = _SEPARATORS[sample_by], "", None
-    while some := file.read(min(_READ_AT_ONCE, LONGEST)):
-        *whole, rest = (rest + some).split(separator) if separator else [rest + some]
+    """Yield the documents of a text file, some at a time.
+
+    Args:
+        sample_by: "line" for its lines, "paragraph" for what is between blank lines, or "document"
+            for one document.
+    """
+    separator = _SEPARATORS[sample_by]
+    rest = ""  # what is read of a document whose end is not
+    position = None  # of that document, if pieces of it are yielded already
+    while some := file.read(min(_CHARACTERS_AT_ONCE, LONGEST)):
+        rest += some
+        whole: list[str] = []
+        if separator is not None:
+            *whole, rest = rest.split(separator)
         if whole and (position is not None or len(whole[0]) > LONGEST):
             yield _cut(whole.pop(0), position)
             position = None
-        yield (
-            whole
-            if sample_by == "line"
-            else [text for each in whole if (text := each.lstrip("\n"))],
-            None,
-        )
-        if sample_by == "paragraph" and position is None:
-            rest = rest.lstrip("\n")  # or copies of a long paragraph would begin differently
+        if sample_by == "paragraph":
+            paragraphs = (text.lstrip("\n") for text in whole)
+            whole = [text for text in paragraphs if text]
+            if position is None:
+                rest = rest.lstrip("\n")  # or copies of a long paragraph would begin differently
+        yield Documents(whole)
         if len(rest) > LONGEST:
             *begun, rest = pieces(rest)
-            position = _position(begun[0]) if position is None else position
-            yield begun, position
-    rest = rest.strip("\n") if sample_by == "paragraph" else rest
-    yield [rest] if rest else [], position
-
-
-def _cut_long(texts: pa.ChunkedArray) -> Iterator[Documents]:
-    texts = texts.cast(pa.string())
-    if (pc.max(pc.binary_length(texts)).as_py() or 0) <= LONGEST:
-        yield texts, None
-    else:
-        yield from (_cut(text or "", None) for text in texts.to_pylist())
+            if position is None:
+                position = _position(begun[0])
+            yield Documents(begun, position)
+    if sample_by == "paragraph":
+        rest = rest.strip("\n")
+    if rest:
+        yield Documents([rest], position)
 
 
 def _cut(text: str, position: int | None) -> Documents:
     """Return the pieces of a document, or of the rest of one that has a position."""
     cut = pieces(text)
-    return cut, _position(cut[0]) if position is None and len(cut) > 1 else position
+    if position is None and len(cut) > 1:
+        position = _position(cut[0])
+    return Documents(cut, position)
 
 
 def pieces(text: str) -> list[str]:
-    """Cut a document into pieces of at most `LONGEST` characters, before nearby white space, regardless of later text."""
-    found = []
+    """Cut a document into pieces of at most `LONGEST` characters.
+
+    A piece ends before nearby white space, regardless of later text.
+    """
+    cut = []
     while len(text) > LONGEST:
         end = LONGEST
-        for match in _BOUNDARY.finditer(text, max(1, end - _SEARCHED), LONGEST + 1):
+        for match in _BOUNDARY.finditer(text, max(1, LONGEST - _SEARCHED), LONGEST + 1):
             end = match.start()
-        found.append(text[:end])
+        cut.append(text[:end])
         text = text[end:]
-    return [*found, text]
+    return [*cut, text]
+
+
+# The split -------------------------------------------------------------------------------------
 
 
 def _position(text: str) -> int:
+    """Return the position of a document, relative to the split, from its first piece."""
     return xxh32_intdigest(text.lstrip(BYTE_ORDER_MARK).encode())
+
+
+def _without_marks(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return texts without the byte-order marks with which some editors begin a file."""
+    if pc.any(pc.starts_with(texts, BYTE_ORDER_MARK)).as_py():
+        return pc.utf8_ltrim(texts, BYTE_ORDER_MARK)
+    return texts
+
+
+def _have_text(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return for each text, without byte-order marks, whether it is more than white space."""
+    return pc.fill_null(pc.not_equal(pc.utf8_trim_whitespace(texts), ""), False)
 
 
 def split(documents: pa.Table, share: float) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
     """Split non-empty documents, without byte-order marks, into texts to train on and held-out ones.
 
-    A document is held out if its position, a hash of its UTF-8 text, is below ``share`` (0 to 1) of the largest possible one.
-    So it and all its copies are always on the same side, whatever the other documents, order and files, in memory and in a
-    stream. The pieces of a long document carry its position, the hash of the first piece, in a column.
+    A document is held out if its position, a hash of its UTF-8 text, is below ``share`` (0 to 1) of
+    the largest possible one. So it and all its copies are always on the same side, whatever the
+    other documents, order and files, in memory and in a stream. The pieces of a long document carry
+    its position, the hash of the first piece, in a column.
     """
-    texts = documents["text"]
-    if pc.any(
-        pc.starts_with(texts, BYTE_ORDER_MARK)
-    ).as_py():  # with which some editors begin a file
-        texts = pc.utf8_ltrim(texts, BYTE_ORDER_MARK)
-        documents = documents.set_column(0, "text", texts)
-    documents = documents.filter(
-        pc.fill_null(pc.not_equal(pc.utf8_trim_whitespace(texts), ""), False)
-    )
+    documents = documents.set_column(0, "text", _without_marks(documents["text"]))
+    documents = documents.filter(_have_text(documents["text"]))
     texts = documents["text"]
     if share == 0:
         return texts, texts[:0]
@@ -156,44 +251,57 @@ def split(documents: pa.Table, share: float) -> tuple[pa.ChunkedArray, pa.Chunke
 
 
 def batches_by_size(sizes: np.ndarray, most_bytes: int, most: int) -> Iterator[tuple[int, int]]:
-    """Yield start and end of batches of documents, given ``(N,)`` sizes: at most ``most``, and ``most_bytes`` unless one."""
-    ends, start = np.cumsum(sizes, dtype=np.int64), 0
+    """Yield start and end of batches of documents.
+
+    Args:
+        sizes: bytes of the documents, ``(N,)``.
+        most_bytes: in a batch, unless a single document has more.
+        most: documents in a batch.
+    """
+    ends = np.cumsum(sizes, dtype=np.int64)
+    start = 0
+    bytes_before = 0
     while start < len(sizes):
-        before = ends[start - 1] if start else 0
-        fits = int(np.searchsorted(ends, before + most_bytes, side="right")) - start
-        stop = min(start + max(1, min(fits, most)), len(sizes))
+        fitting = int(np.searchsorted(ends, bytes_before + most_bytes, side="right")) - start
+        stop = min(start + max(1, min(fitting, most)), len(sizes))
         yield start, stop
+        bytes_before = ends[stop - 1]
         start = stop
 
 
-class TextStream:
-    """The non-empty documents of files on one side of the `split`, with long ones in `pieces`.
+# All documents ---------------------------------------------------------------------------------
 
-    ``files`` read the documents when called, or are datasets with the column "text"; ``share``, 0 to 1, is held out;
-    ``paths`` are the files' paths or addresses, for `fingerprint`.
+
+class TextStream:
+    """The non-empty documents of sources on one side of the `split`, with long ones in `pieces`.
+
+    Args:
+        sources: the files or shards with the documents, or a dataset with the column "text".
+        held_out: whether the documents are those held out, or those to train on.
+        share: of the documents that is held out, 0 to 1.
+        paths: paths or addresses of the files, for `fingerprint`.
     """
 
     def __init__(
         self,
-        files: list[File] | IterableDataset,
+        sources: Sequence[Source] | IterableDataset,
         *,
         held_out: bool = False,
         share: float = 0.0,
         paths: Sequence = (),
     ):
-        self.files = shards(files) if isinstance(files, IterableDataset) else files
-        self.held_out, self.share, self.paths = held_out, share, paths
-        self.read_by = [
-            *getattr(next(iter(self.files), None), "args", ())[2:]
-        ]  # sample_by, and the column
+        self.sources = shards(sources) if isinstance(sources, IterableDataset) else sources
+        self.held_out = held_out
+        self.share = share
+        self.paths = paths
+        self.read_by = self.sources[0].read_by if self.sources else []
+        self._row_counts: dict[int, RowCounts] = {}  # of sources that were read to their end
 
     def fingerprint(self) -> str:
         """Hash the files' names, sizes, order and contents (above 16 GB, of parts)."""
-        digest, sizes = (
-            xxh3_128(),
-            {path: os.path.getsize(path) for path in self.paths if os.path.isfile(path)},
-        )
-        step = _READ_BYTES * max(1, sum(sizes.values()) // _MOST_HASHED)
+        sizes = {path: os.path.getsize(path) for path in self.paths if os.path.isfile(path)}
+        step = _HASHED_AT_ONCE * max(1, sum(sizes.values()) // _MOST_HASHED)
+        digest = xxh3_128()
         for path in self.paths:
             if path not in sizes:  # on the Hub: the address has the commit
                 digest.update(f"{path}\n".encode())
@@ -202,48 +310,96 @@ class TextStream:
                 digest.update(os.fsencode(f"{os.path.basename(path)}\n{sizes[path]}\n"))
                 for start in range(0, sizes[path], step):
                     file.seek(start)
-                    digest.update(file.read(_READ_BYTES))
+                    digest.update(file.read(_HASHED_AT_ONCE))
         return digest.hexdigest()
 
-    def blocks(self, file: int, size: int, first: int = 0) -> Iterator[pa.ChunkedArray]:
-        """Yield the texts of one file in blocks of ``size`` documents or 64 MB before filtering, from block ``first`` on.
+    def blocks(self, source: int, size: int, first: int = 0) -> Iterator[pa.ChunkedArray]:
+        """Yield the texts of one source in blocks, from block ``first`` on.
 
-        Earlier blocks are read but neither decoded nor filtered.
+        A block has ``size`` documents or 64 MB before empty ones and those of the other side are
+        dropped. Earlier blocks are read but neither decoded nor filtered.
         """
-        for block in itertools.islice(self._raw_blocks(file, size), first, None):
-            yield split(block, self.share)[self.held_out]
+        for block in itertools.islice(self._raw_blocks(source, size), first, None):
+            to_train_on, held_out = split(block, self.share)
+            yield held_out if self.held_out else to_train_on
 
-    def _raw_blocks(self, file: int, size: int) -> Iterator[pa.Table]:
-        """Yield blocks before the split, with the columns `RAW`; "position" is null except in pieces of a document."""
+    def _raw_blocks(self, source: int, size: int) -> Iterator[pa.Table]:
+        """Yield blocks before the split, with the columns `RAW`.
+
+        "position" is null except in pieces of a document. Counts the rows without text.
+        """
+        has_rows = self.sources[source].column is not None
+        rows = 0
+        without_text = 0
         block = RAW.empty_table()
-        for texts, position in self.files[file]():
-            places = (
-                pa.nulls(len(texts), pa.uint32()) if position is None else [position] * len(texts)
-            )
-            block = pa.concat_tables(
-                [block, pa.table({"text": texts, "position": places}, schema=RAW)]
-            )
+        for texts, position in self.sources[source].documents():
+            positions = pa.nulls(len(texts), pa.uint32())
+            if position is not None:
+                positions = pa.array([position] * len(texts), pa.uint32())
+            table = pa.table({"text": texts, "position": positions}, schema=RAW)
+            if has_rows and position is not None:
+                rows += 1  # in several pieces
+            elif has_rows:
+                rows += len(table)
+                have_text = _have_text(_without_marks(table["text"]))
+                without_text += len(table) - pc.sum(have_text).as_py()
+            block = pa.concat_tables([block, table])
             sizes = pc.fill_null(pc.binary_length(block["text"]), 0).to_numpy()
-            *whole, (begun, _) = [*batches_by_size(sizes, _BLOCK_BYTES, size)] or [(0, 0)]
-            yield from (block[start:stop].combine_chunks() for start, stop in whole)
-            block = block[begun:]
+            bounds = [*batches_by_size(sizes, _BLOCK_BYTES, size)]
+            if bounds:
+                last_start, _ = bounds.pop()  # to which the next documents may still belong
+                for start, stop in bounds:
+                    yield block[start:stop].combine_chunks()
+                block = block[last_start:]
         if len(block):
             yield block.combine_chunks()
+        self._row_counts[source] = RowCounts(rows, without_text)
 
     def tables(self) -> Iterator[pa.Table]:
         """Yield all documents of both sides, some at a time, with the columns `RAW`."""
-        for file in range(len(self.files)):
-            yield from self._raw_blocks(file, DOCUMENTS_AT_ONCE)
+        for source in range(len(self.sources)):
+            yield from self._raw_blocks(source, DOCUMENTS_AT_ONCE)
 
     def batches(self) -> Iterator[list[str]]:
         """Yield all documents, as many at a time as are encoded together."""
-        for table in self.tables():
-            texts = split(table, self.share)[self.held_out]
-            for start, stop in batches_by_size(
-                pc.binary_length(texts).to_numpy(), BATCH_BYTES, DOCUMENTS_AT_ONCE
-            ):
-                yield texts[start:stop].to_pylist()
+        for source in range(len(self.sources)):
+            for texts in self.blocks(source, DOCUMENTS_AT_ONCE):
+                sizes = pc.binary_length(texts).to_numpy()
+                for start, stop in batches_by_size(sizes, BATCH_BYTES, DOCUMENTS_AT_ONCE):
+                    yield texts[start:stop].to_pylist()
+            self.warn_of_rows_without_text(source)
 
-    def __iter__(self) -> Iterator[dict[str, str]]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield rows with the single column "text"."""
         return ({"text": text} for text in itertools.chain.from_iterable(self.batches()))
+
+    def row_counts(self) -> dict[str, RowCounts]:
+        """Return the counts of those sources that were read to their end, by name."""
+        return {self.sources[source].source: row for source, row in self._row_counts.items()}
+
+    def warn_of_rows_without_text(self, source: int) -> None:
+        """Say how many rows of a source that was read to its end have no text.
+
+        The other side of the split, and each evaluation, read the source again: it is said once.
+        """
+        if source in self._row_counts:
+            name = self.sources[source].source
+            message = rows_without_text(
+                {name: self._row_counts[source]}, self.sources[source].column
+            )
+            if message is not None:
+                warning_once(logger, message)
+
+
+def rows_without_text(counts: dict[str, RowCounts], column: TextColumn | None) -> str | None:
+    """Say how many rows of some sources have no text; None if there are none."""
+    affected = [source for source, row_counts in counts.items() if row_counts.without_text]
+    if not affected or column is None:
+        return None
+    rows = sum(row_counts.rows for row_counts in counts.values())
+    without_text = sum(row_counts.without_text for row_counts in counts.values())
+    others = f" and {len(affected) - 1:,} others" if len(affected) > 1 else ""
+    return (
+        f"{without_text:,} of {rows:,} rows have no text in the column {column.name!r} and are "
+        f"skipped, in {affected[0]}{others}."
+    )

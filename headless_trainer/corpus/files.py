@@ -1,65 +1,121 @@
-"""Read all files: rows of .csv, .tsv, .json, .jsonl and .parquet, and texts of .txt, each also gzipped."""
+"""Find the files that arguments name, and open them, unpacked and with their faults explained."""
 
+import codecs
 import csv
 import glob
 import gzip
 import io
 import json
 import os
-import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain, islice, pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import datasets
 import pyarrow as pa
-from pyarrow import parquet
 from xxhash import xxh3_128_hexdigest
 
-SEPARATORS = {".csv": ",", ".tsv": "\t"}
-TABLES = (*SEPARATORS, ".json", ".jsonl", ".parquet")
-FORMATS = (".txt", *TABLES)
-# Gzipped text unpacks to 3 to 50 times its size, a bomb to about 1,000 times.
-_MOST_UNPACKED, _UNPACKED_AT_LEAST = 300, 100_000_000
-_DAMAGED = EOFError, zlib.error, gzip.BadGzipFile
+from ..files import git_lfs
+from . import saved_datasets
 
-csv.field_size_limit(sys.maxsize)  # a document may be one cell
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+TABLES = (*SEPARATORS, ".json", ".jsonl", ".parquet", ".arrow")
+FORMATS = (".txt", *TABLES)
+
+_GZIP_BEGINS = b"\x1f\x8b"
+# Gzipped text unpacks to 3 to 50 times its size, a bomb to about 1,000 times.
+_MOST_UNPACKED = 300
+_UNPACKED_AT_LEAST = 100_000_000
+_DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
+_UNREADABLE = (OSError, ValueError, RecursionError, csv.Error, pa.ArrowException, *_DAMAGED_GZIP)
+
+# Marks that name an encoding by a file's first bytes. UTF-32 comes first: its mark begins with that
+# of UTF-16.
+_ENCODING_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_BYTES_LOOKED_AT = 4_096  # of the beginning of a text, for its encoding
+_LEAST_ZEROS = 0.25  # share of them in UTF-16 of Latin letters, half of whose bytes are zero
+_BYTES_EXPLAINED = 10_000_000  # that are read again to explain a fault
+_CUT_OFF = ("unexpected end of data", "truncated data")  # reasons of a `UnicodeDecodeError`
+
+
+# Names -----------------------------------------------------------------------------------------
 
 
 def expand(argument: str, names: Iterable[str]) -> list[Path]:
-    """Return the sorted files that names stand for: themselves, all readable files in a folder, or a glob's matches."""
-    found = []
+    """Return the files that names stand for, sorted for each name.
+
+    A name stands for itself, all readable files in a folder, the matches of a glob, or the data
+    files of a dataset that ``save_to_disk`` wrote (of a dictionary of datasets: of the split that
+    ``argument`` asks for). Other .arrow files in a folder are caches, and are left out.
+
+    Raises:
+        FileNotFoundError: if a name matches no file.
+        ValueError: if a file's format is unknown, or a file is named twice.
+    """
+    paths = []
     for name in names:
-        if os.path.isfile(name):
-            files = [Path(name)]
-        elif os.path.isdir(name):
-            inside = map(
-                Path, glob.glob(f"{glob.escape(name)}/**", recursive=True)
-            )  # also through links
-            files = sorted(path for path in inside if path.is_file() and extension(path) in FORMATS)
-        else:
-            files = sorted(
-                Path(match) for match in glob.glob(name, recursive=True) if os.path.isfile(match)
+        paths += _files_of(argument, name)
+    for path, following in pairwise(sorted(map(Path.resolve, paths))):
+        if path == following:
+            raise ValueError(
+                f"{argument} names {str(path)!r} twice: its documents would count twice. "
+                "Name it once."
             )
-        if not files:
-            raise FileNotFoundError(
-                f"{argument} {name!r} matches no file or folder of {', '.join(FORMATS)}."
-            )
-        for path in files:
-            if extension(path) not in FORMATS:
-                raise ValueError(
-                    f"{argument} must end in {', '.join(FORMATS)}, each also with .gz, got {str(path)!r}."
-                )
-        found += files
-    if twice := [
-        path for path, after in pairwise(sorted(map(Path.resolve, found))) if path == after
-    ]:
-        raise ValueError(
-            f"{argument} names {str(twice[0])!r} twice: its documents would count twice. Name it once."
+    return paths
+
+
+def _files_of(argument: str, name: str) -> list[Path]:
+    """Return the files that one name stands for."""
+    if os.path.isfile(name):
+        files = [Path(name)]
+    elif saved_datasets.is_saved(name):
+        files = saved_datasets.files_for(argument, Path(name))
+    elif os.path.isdir(name):
+        files = _files_in_folder(name)
+    else:
+        files = sorted(
+            Path(path) for path in glob.glob(name, recursive=True) if os.path.isfile(path)
         )
-    return found
+    if not files:
+        raise FileNotFoundError(
+            f"{argument} {name!r} matches no file or folder of {', '.join(FORMATS)}."
+        )
+    for path in files:
+        if extension(path) not in FORMATS:
+            raise ValueError(
+                f"{argument} must end in {', '.join(FORMATS)}, each also with .gz, "
+                f"got {str(path)!r}."
+            )
+    return files
+
+
+def _files_in_folder(name: str) -> list[Path]:
+    """Return all readable files in a folder and in those below it, also through links."""
+    pattern = os.path.join(glob.escape(name), "**")
+    paths = [Path(path) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
+    files = []
+    saved_folders = set()
+    for folder in {path.parent for path in paths}:
+        if saved_datasets.is_single(folder):
+            saved_folders.add(folder)
+            files += saved_datasets.data_files(folder)
+        elif saved_datasets.is_saved(folder):
+            raise ValueError(
+                f"{str(folder)!r} holds splits that save_to_disk wrote, which the folder "
+                f"{name!r} would mix: name the folders of the splits."
+            )
+    for path in paths:
+        is_cache = extension(path) == ".arrow"
+        if extension(path) in FORMATS and not is_cache and path.parent not in saved_folders:
+            files.append(path)
+    return sorted(files)
 
 
 def extension(path: str | os.PathLike) -> str:
@@ -68,175 +124,150 @@ def extension(path: str | os.PathLike) -> str:
 
 
 def stamp(path: str | os.PathLike) -> tuple[int, int, int]:
-    """Return what changes with a file's contents; of its times only the last is set by no program, such as cp -p."""
-    found = os.stat(path)
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    """Return what changes with a file's contents: its size and two times.
+
+    Of the times, only that of the last change of the inode is set by no program, such as cp -p.
+    """
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def cache_of(dataset_name: str, config: str | None, cache_dir: str | None) -> str | None:
-    """Return the ``cache_dir`` for `datasets.load_dataset`; a local folder gets its own, which changes with its files.
+    """Return the ``cache_dir`` for `datasets.load_dataset`.
 
-    If a README names the files, `datasets` identifies cached data only by the last part of the folder's name.
+    A local folder gets its own, which changes with its files: if a README names the files,
+    `datasets` identifies cached data only by the last part of the folder's name.
+
+    Raises:
+        OSError: if a file of a local folder is a Git LFS pointer.
     """
     folder = Path(dataset_name).resolve()
     if not folder.is_dir():
         return cache_dir
     builder = datasets.load_dataset_builder(dataset_name, config, cache_dir=cache_dir)
-    files = [
-        str(folder / "README.md"),
-        *chain.from_iterable((builder.config.data_files or {}).values()),
-    ]
-    stats = [(path, *stamp(path)) for path in files if os.path.isfile(path)]
-    key = xxh3_128_hexdigest(json.dumps([str(folder), stats]).encode())
+    data_files = [*chain.from_iterable((builder.config.data_files or {}).values())]
+    local_files = [path for path in data_files if os.path.isfile(path)]
+    for path in local_files:
+        git_lfs.check_is_no_pointer(path, "dataset_name")
+    stamps = [(path, *stamp(path)) for path in local_files]
+    readme = folder / "README.md"
+    if readme.is_file():
+        stamps.insert(0, (str(readme), *stamp(readme)))
+    key = xxh3_128_hexdigest(json.dumps([str(folder), stamps]).encode())
     return os.path.join(cache_dir or datasets.config.HF_DATASETS_CACHE, f"folder-{key}")
 
 
-def read_rows(path: str | os.PathLike, argument: str = "file") -> pa.Table:
-    """Return all rows of a file at once, see `read_tables`."""
-    return next(read_tables(path, argument), pa.table({}))
-
-
-def read_tables(
-    path: str | os.PathLike,
-    argument: str = "file",
-    *,
-    columns: list[str] | None = None,
-    rows: int | None = None,
-) -> Iterator[pa.Table]:
-    """Yield the rows of a file that ``argument`` names, at most ``rows`` at a time, with only the ``columns``.
-
-    Cells of .csv and .tsv are text, so that 007, 01 and numbers of 20 digits stay unchanged, or null if empty. Values of .json
-    and .jsonl, with one object per line or one list of objects, keep their written type, among the rows read at a time, or are
-    null if an object lacks them; half of a surrogate pair becomes a question mark.
-    """
-    kind, said = extension(path), f"{argument} {os.fspath(path)!r}"
-    if not os.path.isfile(path):
-        raise FileNotFoundError(f"{said} does not exist.")
-    if kind not in TABLES:
-        raise ValueError(
-            f"{said} must end in {', '.join(TABLES)}, each also with .gz. Convert it to one of these."
-        )
-    with opened(path, argument) as file:
-        if kind == ".parquet":
-            source = parquet.ParquetFile(path if file.seekable() else pa.BufferReader(file.read()))
-            names = _known(columns, source.schema_arrow.names)
-            for batch in source.iter_batches(
-                rows or max(1, source.metadata.num_rows), columns=names
-            ):
-                yield pa.Table.from_batches([batch])
-            return
-        text = io.TextIOWrapper(
-            file, encoding="utf-8-sig", newline="" if kind in SEPARATORS else None
-        )
-        if kind in SEPARATORS:
-            records = _csv_rows(text, SEPARATORS[kind])
-            header = next(records)
-            while some := list(islice(records, rows)):
-                places = {name: header.index(name) for name in _known(columns, header)}
-                yield pa.table(
-                    {
-                        name: pa.array([row[place] or None for row in some])
-                        for name, place in places.items()
-                    }
-                )
-            return
-        records, names = _json_records(text), None
-        while some := list(islice(records, rows)):
-            names = names or _known(columns, dict.fromkeys(chain.from_iterable(some)))
-            yield pa.table(
-                {name: _column(name, [record.get(name) for record in some]) for name in names}
-            )
-
-
-def _known(columns: list[str] | None, known: Iterable[str]) -> list[str]:
-    """Return the requested columns, or all."""
-    known = list(known)
-    for name in columns or ():
-        if name not in known:
-            raise ValueError(f"it has no column {name!r}, only {known}")
-    return columns or known
-
-
-def _csv_rows(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
-    """Yield the header, then rows with as many cells."""
-    rows = csv.reader(lines, delimiter=separator, strict=True)
-    header, before = next(rows, []), rows.line_num
-    if twice := [name for name in header if header.count(name) > 1]:
-        raise ValueError(f"its header has {header.count(twice[0])} columns named {twice[0]!r}")
-    yield header
-    try:
-        for row in rows:
-            if row and len(row) != len(header):
-                raise ValueError(
-                    f"line {rows.line_num:,} ends a row of {len(row)} cells, the header has {len(header)}"
-                )
-            before = rows.line_num
-            if row:
-                yield row
-    except csv.Error as error:
-        raise ValueError(
-            f"the row after line {before:,} has an unpaired quotation mark ({error})"
-        ) from error
-
-
-def _json_records(file: io.TextIOBase) -> Iterator[dict]:
-    lines = (line for line in file if not line.isspace())
-    first = next(lines, "")
-    is_list = first.lstrip().startswith("[")
-    values = json.loads(first + file.read()) if is_list else chain(filter(None, [first]), lines)
-    for number, value in enumerate(values, 1):
-        if not is_list:
-            try:
-                value = json.loads(value)
-            except json.JSONDecodeError as error:
-                raise ValueError(
-                    f"row {number:,} is not a JSON object on its own line ({error})"
-                ) from error
-        if not isinstance(value, dict):
-            raise ValueError(f"row {number:,} is not a JSON object but {value!r}")
-        yield value
-
-
-def _column(name: str, values: list) -> pa.Array:
-    try:
-        return pa.array(values)
-    except OverflowError:  # integers of more than 64 bits, which are names rather than numbers
-        return _column(name, [str(value) if isinstance(value, int) else value for value in values])
-    except UnicodeEncodeError:  # \ud83d, half of an emoji that was cut, has no UTF-8
-        return _column(
-            name, json.loads(json.dumps(values, ensure_ascii=False).encode(errors="replace"))
-        )
-    except pa.ArrowException as error:
-        raise ValueError(f"the values of {name!r} have different types ({error})") from error
+# Contents --------------------------------------------------------------------------------------
 
 
 @contextmanager
-def opened(path: str | os.PathLike, argument: str = "file") -> Iterator[io.BufferedIOBase]:
-    """Open a file's bytes, unpacked if they are gzipped, whatever its name; turn all its faults into OSError."""
+def opened(path: str | os.PathLike, argument: str = "file") -> Iterator[io.BufferedReader]:
+    """Open a file's bytes, unpacked if they are gzipped, whatever its name.
+
+    Raises:
+        OSError: for any fault, also one that occurs in the body of the ``with`` statement, in one
+            line with argument and file.
+    """
+    git_lfs.check_is_no_pointer(path, argument)
     with open(path, "rb") as raw:
-        is_packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
         try:
-            yield io.BufferedReader(_Unpacked(raw)) if is_packed else raw
-        except (
-            OSError,
-            ValueError,
-            RecursionError,
-            csv.Error,
-            pa.ArrowException,
-            *_DAMAGED,
-        ) as error:
-            fault = (str(error) or type(error).__name__).splitlines()[0][:300].rstrip(".")
-            if isinstance(error, UnicodeDecodeError):
-                fault = (
-                    "it is not UTF-8 (convert it, for example with iconv -f WINDOWS-1252 -t UTF-8)"
-                )
-            if isinstance(error, (UnicodeDecodeError, *_DAMAGED)):
-                fault += f", at or before byte {raw.tell():,} of its {os.path.getsize(path):,}"
-            kind = extension(path).lstrip(".")
+            yield _unpacked(raw)
+        except _UNREADABLE as error:
+            position = None if raw.closed else raw.tell()
+            fault = _explained(error, path, position)
+            format_name = extension(path).lstrip(".")
             raise OSError(
-                f"{argument} {os.fspath(path)!r} cannot be read as {kind}: {fault}."
+                f"{argument} {os.fspath(path)!r} cannot be read as {format_name}: {fault}."
             ) from error
+
+
+def as_text(file: io.BufferedReader, newline: str | None = None) -> io.TextIOWrapper:
+    """Decode an opened file: UTF-8, or the encoding that the mark in its first bytes names.
+
+    Args:
+        newline: as for `open`.
+
+    Raises:
+        ValueError: if zero bytes tell that the text is neither.
+    """
+    beginning = file.peek(_BYTES_LOOKED_AT)[:_BYTES_LOOKED_AT]
+    for mark, encoding in _ENCODING_MARKS:
+        if beginning.startswith(mark):
+            return io.TextIOWrapper(file, encoding=encoding, newline=newline)
+    if beginning.count(0) > _LEAST_ZEROS * len(beginning):
+        # These would decode as UTF-8, with a zero character beside every letter.
+        zeros_follow = beginning[1::2].count(0) > beginning[0::2].count(0)
+        encoding = "UTF-16LE" if zeros_follow else "UTF-16BE"
+        raise ValueError(
+            f"it has zero bytes, as UTF-16 without a mark does: convert it, for example with "
+            f"iconv -f {encoding} -t UTF-8"
+        )
+    return io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline)
+
+
+def _unpacked(raw: io.BufferedReader) -> io.BufferedReader:
+    """Return the bytes of a file from its beginning on, unpacked if they are gzipped."""
+    is_packed = raw.read(len(_GZIP_BEGINS)) == _GZIP_BEGINS
+    raw.seek(0)
+    return io.BufferedReader(_Unpacked(raw)) if is_packed else raw
+
+
+def _explained(error: Exception, path: str | os.PathLike, position: int | None) -> str:
+    """Describe a fault in one line, with its position in bytes if the file's contents cause it."""
+    if isinstance(error, UnicodeDecodeError):
+        fault = _explained_encoding(error, path)
+    else:
+        lines = (str(error) or type(error).__name__).splitlines()
+        fault = lines[0][:300].rstrip(".")
+    is_in_contents = isinstance(error, (UnicodeDecodeError, *_DAMAGED_GZIP))
+    if is_in_contents and position is not None:
+        fault += f", at or before byte {position:,} of its {os.path.getsize(path):,}"
+    return fault
+
+
+def _explained_encoding(error: UnicodeDecodeError, path: str | os.PathLike) -> str:
+    """Describe why a text cannot be decoded, with a remedy that leaves the rest of it unchanged."""
+    has_right_encoding = "utf-8" not in error.encoding or _holds_utf_8(path)
+    if error.reason in _CUT_OFF and has_right_encoding:
+        return (
+            "its last character is incomplete, so the file was cut off (copy or download it "
+            "again, or delete its last line)"
+        )
+    if error.reason in _CUT_OFF:
+        return (
+            "its last character is incomplete, so the file was cut off, or it is not UTF-8 (copy "
+            "or download it again, or convert it from the encoding that it was written in)"
+        )
+    if has_right_encoding:
+        return (
+            f"it has characters of {error.encoding.upper()} and bytes that are none, so it is "
+            "damaged, or joined from files of different encodings (copy or download it again, or "
+            "repair the line; to convert all of it would spoil the rest)"
+        )
+    return (
+        "it is not UTF-8 (convert it from the encoding that it was written in, such as "
+        "WINDOWS-1252: iconv -f ENCODING -t UTF-8)"
+    )
+
+
+def _holds_utf_8(path: str | os.PathLike) -> bool:
+    """Return whether most characters beyond ASCII in the first part of a file are UTF-8."""
+    data = bytearray()
+    with open(path, "rb") as raw:
+        file = _unpacked(raw)
+        try:
+            while len(data) < _BYTES_EXPLAINED:
+                some = file.read1()
+                if not some:
+                    break
+                data += some
+        except (*_DAMAGED_GZIP, ValueError):
+            pass  # what was read before the damage tells enough
+    text = data.decode("utf-8", errors="replace")
+    bad_characters = text.count("\ufffd")
+    ascii_characters = len(text.encode("ascii", errors="ignore"))
+    good_characters = len(text) - bad_characters - ascii_characters
+    return good_characters > bad_characters
 
 
 class _Unpacked(io.RawIOBase):
@@ -253,6 +284,7 @@ class _Unpacked(io.RawIOBase):
         size = self.file.readinto(buffer)
         if self.file.tell() > self.most:
             raise ValueError(
-                f"it unpacks to over {_MOST_UNPACKED} times its size, unlike text. Unpack it yourself"
+                f"it unpacks to over {_MOST_UNPACKED} times its size, unlike text. "
+                "Unpack it yourself"
             )
         return size

@@ -106,7 +106,7 @@ def tokenize_and_pack(
             )
 
     path = _cache_path(texts, tokenizer, cache_dir, settings)
-    return find_or_write([path], tables, features, anew=overwrite_cache)[0].with_format("numpy")
+    return find_or_write([path], tables, [features], anew=overwrite_cache)[0].with_format("numpy")
 
 
 def _cache_path(

@@ -90,7 +90,7 @@ class PackedStream(torch.utils.data.IterableDataset):
         """Return the settings that determine the order of the rows: a position is valid only under the same settings."""
         return {
             "number of processes": self.processes, "dataloader_num_workers": len(self.places),
-            "number of files": len(self.texts.files), "sample_by and text_column": self.texts.read_by,
+            "number of files": len(self.texts.sources), "sample_by and text_column": self.texts.read_by,
             "hash of the files": self.fingerprint, "hash of the tokenizer": self.tokenizer_hash,
             "validation_split_percentage": 100 * self.texts.share, "max_seq_length": self.max_seq_length,
             "line_by_line": self.line_by_line, "isolate_documents with line_by_line": self.share_rows,
@@ -196,7 +196,7 @@ class PackedStream(torch.utils.data.IterableDataset):
         """Yield a reader's documents of one pass, some at a time, with the position of the first of them."""
         readers = self.processes * len(self.places)
         number = self.process * len(self.places) + reader  # of the reader among all processes
-        files, is_shuffled = np.arange(len(self.texts.files)), self.shuffle_buffer_size > 1
+        files, is_shuffled = np.arange(len(self.texts.sources)), self.shuffle_buffer_size > 1
         if is_shuffled:
             files = np.random.default_rng((0, self.seed, begun.epoch)).permutation(files)
         by_file = len(files) >= _FILES_FOR_EACH_READER * readers
@@ -219,6 +219,8 @@ class PackedStream(torch.utils.data.IterableDataset):
                 for start, stop in batches_by_size(sizes, _ENCODED_BYTES, _ENCODED_AT_ONCE):
                     yield place, texts.take(order[start:stop]).to_pylist()
                     place = place._replace(document=place.document + stop - start, token=0)
+            if begun.epoch == 0 and (by_file or number == 0):  # one reader of each file says it
+                self.texts.warn_of_rows_without_text(int(files[file]))
 
 
 def collate_placed(collate: Callable[[list[dict]], dict], rows: list[dict]) -> dict:

@@ -7,6 +7,7 @@ from itertools import chain
 
 import pyarrow as pa
 
+from ..corpus.columns import may_hold_text
 from .classes import check_class_names, warn_of_missing_labels
 from .glue_arguments import GlueArguments
 from .problems import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
@@ -67,6 +68,19 @@ def find_text_columns(
         raise ValueError(
             f"{where} has {len(found)} columns of text beside {label_column!r} ({', '.join(found)}): name one or two with "
             "--text_columns."
+        )
+    doubtful = [
+        field.name
+        for field in table.schema
+        if field.name not in (*found, label_column)
+        and may_hold_text(field.type)
+        and not pa.types.is_null(field.type)
+    ]
+    if doubtful:
+        raise ValueError(
+            f"{where} has one column of text, {found[0]!r}, but the texts may be in "
+            f"{', '.join(map(repr, doubtful))}: name the column with --text_columns, or move the "
+            "texts into a column of their own."
         )
     return tuple(found)
 

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from xxhash import xxh3_128
 
-from ..corpus.files import SEPARATORS, cache_of, extension, read_rows
+from ..corpus import saved_datasets
+from ..corpus.file_rows import read_rows, separator_hint
+from ..corpus.files import SEPARATORS, cache_of, extension
 from ..corpus.packing import first_rows
 from .glue_arguments import GlueArguments
 from .problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL
@@ -76,6 +78,8 @@ def _read_dataset(
     arguments: GlueArguments, name: str, config: str | None, split: str
 ) -> tuple[datasets.Dataset, str]:
     where = f"split {split!r} of dataset {name!r}" + (f" ({config})" if config else "")
+    if saved_datasets.is_saved(name):
+        return saved_datasets.load_split(name, split), where
     settings = {
         "split": split,
         "token": arguments.token,
@@ -103,9 +107,8 @@ def column_of(
     """Return a column of a table; ``flag`` would name another one."""
     if name not in table.column_names:
         listing = ", ".join(f"{field.name} ({field.type})" for field in table.schema)
-        raise ValueError(
-            f"{where} has no column {name!r}, only: {listing}. Name another with {flag}."
-        )
+        remedy = separator_hint(table.column_names) or f"Name another with {flag}"
+        raise ValueError(f"{where} has no column {name!r}, only: {listing}. {remedy}.")
     return table[name]
 
 

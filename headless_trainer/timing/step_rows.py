@@ -58,9 +58,11 @@ def read_rows(
     """
     streamed = copy.copy(data_args)
     streamed.streaming = True
-    texts = load_texts(streamed, cache_dir=model_args.cache_dir, token=model_args.token)["train"]
+    texts = load_texts(
+        streamed, cache_dir=model_args.cache_dir, token=model_args.token, tokenizer=tokenizer
+    )
     rows = tokenize_and_pack(
-        texts,
+        texts["train"],
         tokenizer,
         max_seq_length=length,
         line_by_line=data_args.line_by_line,

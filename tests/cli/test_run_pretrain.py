@@ -1,5 +1,6 @@
 """run_pretrain.py end to end, on tiny models: what it leaves, what it refuses, and how it survives being killed."""
 
+import copy
 import json
 import shutil
 import subprocess
@@ -356,3 +357,47 @@ def test_earlier_texts_are_mixed_in_without_those_that_are_held_out(tmp_path):
     assert settings["data: replay_share"] == 0.25
     card = text_of(tmp_path / "run")
     assert "25 % of the rows" in card and "`earlier.txt`" in card
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_conversations_are_written_with_the_template_and_the_column_is_recorded(
+    tmp_path, streaming, clm_tokenizer
+):
+    tokenizer = copy.deepcopy(clm_tokenizer)
+    tokenizer.chat_template = (
+        "{% for message in messages %}{{ message.role }}: {{ message.content }}\\n{% endfor %}"
+    )
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    rows = [{"from": "human", "value": f"How deep is well {number}?"} for number in range(200)]
+    lines = [json.dumps({"id": "x", "conversations": [row]}) for row in rows]
+    (tmp_path / "chats.jsonl").write_text("\n".join(lines))
+    flags = [
+        *QUICK[3:],  # without a new tokenizer
+        *DECODER,
+        *("--tokenizer_name", str(tmp_path / "tokenizer"), "--text_column", "conversations"),
+        *("--train_file", str(tmp_path / "chats.jsonl"), "--output_dir", str(tmp_path / "run")),
+        *(["--streaming"] if streaming else []),
+    ]
+    run, _ = make_trainer(
+        *parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], flags)
+    )
+    row = next(iter(run.train_dataset))
+    assert "user: How deep" in run.processing_class.decode(row["input_ids"])
+    run.save_model()
+    assert read_settings(tmp_path / "run")["data: text_column"] == "conversations"
+    assert "column `conversations`: conversations" in text_of(tmp_path / "run")
+
+
+def test_the_column_that_was_chosen_is_recorded(tmp_path):
+    lines = [json.dumps({"id": number, "phrase": f"ship {number}"}) for number in range(200)]
+    (tmp_path / "phrases.jsonl").write_text("\n".join(lines))
+    flags = [*QUICK, *DECODER, "--train_file", str(tmp_path / "phrases.jsonl")]
+    run, _ = make_trainer(
+        *parse_args(
+            [ModelArguments, DataArguments, HeadlessTrainingArguments],
+            [*flags, "--output_dir", str(tmp_path / "run")],
+        )
+    )
+    run.save_model()
+    assert read_settings(tmp_path / "run")["data: text_column"] == "phrase"
+    assert "column `phrase`" in text_of(tmp_path / "run")

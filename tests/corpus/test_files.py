@@ -6,8 +6,9 @@ import os
 import pytest
 from row_files import write_rows
 
-from headless_trainer.corpus.documents import documents_in_file
-from headless_trainer.corpus.files import expand, opened, read_rows, read_tables
+from headless_trainer.corpus.documents import LocalFile
+from headless_trainer.corpus.file_rows import read_rows, read_tables
+from headless_trainer.corpus.files import expand, opened
 
 ROWS = [
     {"id": "007", "label": "01", "text": "two\nlines, \"quoted\""},
@@ -16,16 +17,94 @@ ROWS = [
 ]  # fmt: skip
 
 
+# Cells of .tsv hold no line breaks, but any quotation marks and separators of Unicode.
+LINES = [
+    {"id": "007", "label": "01", "text": '"two, "quoted"'},
+    {"id": "12345678901234567890", "label": "1", "text": "NA"},
+    {"id": "1.10", "label": None, "text": "\u00e9\u2028\u6f22\x0bx"},
+]
+
+
 @pytest.mark.parametrize("packed", ["", ".gz"])
-@pytest.mark.parametrize("kind", ["csv", "tsv", "json", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", "tsv", "json", "jsonl", "parquet", "arrow"])
 def test_every_format_gives_the_same_rows(kind, packed, tmp_path):
-    path = write_rows(tmp_path / f"a.{kind}{packed}", ROWS)
-    assert read_rows(path).to_pylist() == ROWS
+    rows = LINES if kind == "tsv" else ROWS
+    path = write_rows(tmp_path / f"a.{kind}{packed}", rows)
+    assert read_rows(path).to_pylist() == rows
     some = list(read_tables(path, columns=["text"], rows=2))
-    texts = [{"text": row["text"]} for row in ROWS]
+    texts = [{"text": row["text"]} for row in rows]
     assert [table.to_pylist() for table in some] == [texts[:2], texts[2:]]
     os.rename(path, named := tmp_path / f"B.{kind.upper()}")  # packed or not, whatever the name is
-    assert read_rows(named).to_pylist() == ROWS
+    assert read_rows(named).to_pylist() == rows
+
+
+def test_every_line_of_a_tsv_file_is_a_row_and_quotation_marks_are_text(tmp_path, caplog):
+    path = tmp_path / "a.tsv"
+    path.write_bytes(b'text\tlabel\na first\t0\n"Stop\t1\r\nhe said\t0\n\nto"\t1\n"all"\t0\n')
+    texts = ["a first", '"Stop', "he said", 'to"', '"all"']
+    assert read_rows(path)["text"].to_pylist() == texts
+    assert read_rows(path)["label"].to_pylist() == ["0", "1", "0", "1", "0"]
+    assert not caplog.records
+    path.write_bytes(b'text\tlabel\nplain\t0\n"he said ""no"" to it"\t1\n')
+    assert read_rows(path)["text"].to_pylist() == ["plain", '"he said ""no"" to it"']
+    assert f"{str(path)!r}: a cell of line 3" in caplog.text
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_mark_in_the_first_bytes_names_the_encoding(encoding, packed, tmp_path):
+    content = "text\tn\nM\u00fcller \U0001f600\t1\n".encode(encoding)
+    (tmp_path / "a.tsv").write_bytes(gzip.compress(content) if packed else content)
+    assert read_rows(tmp_path / "a.tsv").to_pylist() == [
+        {"text": "M\u00fcller \U0001f600", "n": "1"}
+    ]
+    big_endian = b"\xfe\xff" + '{"text": "\u6f22"}\n'.encode("utf-16-be")
+    (tmp_path / "a.jsonl").write_bytes(big_endian)
+    assert read_rows(tmp_path / "a.jsonl").to_pylist() == [{"text": "\u6f22"}]
+
+
+GERMAN = "Das M\u00e4dchen f\u00e4hrt \u00fcber die Stra\u00dfe nach K\u00f6ln.\n".encode()
+ENCODINGS = {
+    "cut inside a character": (GERMAN + "f\u00e4".encode()[:-1], "last character is incomplete"),
+    "UTF-16 cut inside a character": ("ab".encode("utf-16")[:-1], "last character is incomplete"),
+    "one other line": (
+        GERMAN * 9 + "\u00e0 la cr\u00e8me\n".encode("latin-1"),
+        "damaged, or joined",
+    ),
+    "another encoding": (GERMAN.decode().encode("latin-1"), "it is not UTF-8"),
+    "UTF-16 without a mark": ("plain text\n".encode("utf-16-le"), "iconv -f UTF-16LE -t UTF-8"),
+    "the other UTF-16": ("plain text\n".encode("utf-16-be"), "iconv -f UTF-16BE -t UTF-8"),
+}
+
+
+@pytest.mark.parametrize("case", ENCODINGS)
+@pytest.mark.parametrize("packed", [False, True])
+def test_no_advice_about_an_encoding_would_spoil_the_file(case, packed, tmp_path):
+    content, message = ENCODINGS[case]
+    path = tmp_path / "a.txt"
+    path.write_bytes(gzip.compress(content) if packed else content)
+    with pytest.raises(OSError, match=f"^train_file .*a.txt.*{message}") as error:
+        list(LocalFile(path, "train_file", "line", None).documents())
+    # A conversion from a guessed encoding would turn what is right already into other letters.
+    assert ("iconv -f ENCODING" in str(error.value)) == (case == "another encoding")
+
+
+POINTER = (
+    b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 300004\n"
+)
+
+
+@pytest.mark.parametrize(
+    "name", ["a.txt", "a.txt.gz", "a.csv", "a.jsonl.gz", "a.parquet", "a.arrow"]
+)
+def test_a_git_lfs_pointer_is_no_file_of_any_format(name, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(POINTER)
+    with pytest.raises(OSError, match=f"^train_file .*{name}.* git lfs pull"):
+        if "txt" in name:
+            list(LocalFile(path, "train_file", "line", None).documents())
+        else:
+            read_rows(path, "train_file")
 
 
 def test_a_cell_may_be_a_document(tmp_path):
@@ -68,8 +147,12 @@ FAULTS = {
         (b"text,n\na,1\n\nb\n", "line 4 ends a row of 1 cells, the header has 2"),
         (b'text,n\na,1\n"b,2\nc,3\n', "the row after line 2 has an unpaired quotation mark"),
         (b'text,n\n"a" b,1\n', "the row after line 1 has an unpaired quotation mark"),
-        (b"text,n\ncaf\xe9,1\n", "it is not UTF-8 (convert it, for example with iconv"),
-        ("text,n\na,1\n".encode("utf-16"), "it is not UTF-8"),
+        (b"text,n\ncaf\xe9,1\n", "it is not UTF-8"),
+        (b"text;n\nHello, world;1\n", "'text;n': separate columns with commas"),
+    ],
+    "a.tsv": [
+        (b'text\tn\n"two\nlines"\t1\n', "line 2 ends a row of 1 cells, the header has 2"),
+        (b"text,n\na\tb\n", "'text,n': separate columns with commas in .csv, and with tabs"),
     ],
     "a.json": [
         (b"[1, 2]", "row 1 is not a JSON object but 1."),
@@ -122,7 +205,7 @@ def test_a_bomb_is_refused_by_its_ratio(name, tmp_path, monkeypatch):
     path.write_bytes(gzip.compress(b"0" * 20_000_000))
     with pytest.raises(OSError, match="unpacks to over 300 times its size"):
         if "txt" in name:
-            list(documents_in_file(path, "train_file", "document", None))
+            list(LocalFile(path, "train_file", "document", None).documents())
         else:
             read_rows(path)
     content = (
@@ -149,6 +232,9 @@ def test_names_stand_for_files_folders_and_globs(tmp_path, monkeypatch):
     found = ["z/a.csv", "z/b.txt", "z/deep/c.jsonl.gz", "one [1].txt"]
     assert list(map(str, expand("a", ["z", "one [1].txt"]))) == found
     assert list(map(str, expand("a", ["z/**/*.gz", "z/?.csv"]))) == ["z/deep/c.jsonl.gz", "z/a.csv"]
+    open("z/cache-1.arrow", "w").close()  # as programs leave them beside their data
+    assert list(map(str, expand("a", ["z"]))) == found[:3]
+    assert list(map(str, expand("a", ["z/*.arrow"]))) == ["z/cache-1.arrow"]
     os.mkdir("links")
     os.symlink(tmp_path / "z" / "deep", "links/other")
     assert list(map(str, expand("a", ["links"]))) == ["links/other/c.jsonl.gz"]

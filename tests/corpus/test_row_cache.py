@@ -14,7 +14,7 @@ from headless_trainer.corpus.row_cache import find_or_write, is_whole
 from headless_trainer.corpus.tokenization import train_tokenizer
 from headless_trainer.processes import coordination as processes
 
-FEATURES = datasets.Features({"number": datasets.Value("int64")})
+FEATURES = [datasets.Features({"number": datasets.Value("int64")})]
 
 
 def tables():
@@ -36,7 +36,9 @@ DAMAGES |= {f"bit {place}": flipped(place) for place in (0, 100, 2000, 8200, 823
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_file_is_made_anew_with_one_line(damage, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(row_cache, "_AT_ONCE", 3000)  # a file of several parts, as large ones are
+    monkeypatch.setattr(
+        row_cache, "_BYTES_AT_ONCE", 3000
+    )  # a file of several parts, as large ones are
     path = tmp_path / "rows.arrow"
     expected = find_or_write([path], tables, FEATURES)[0]["number"][:]
     assert expected == [*range(1000), 7]
@@ -75,7 +77,7 @@ def test_what_prepares_data_says_that_it_goes_on(tmp_path, monkeypatch):
     assert count(train_tokenizer, ["a b"] * 130, vocab_size=300) == 3
     for content, progress in ((b"", 1), (b"", 0), (b"more", 1)):  # of the run that is waited for
         unfinished.write_bytes(content)
-        assert count(row_cache._watch, unfinished, sizes) == progress
+        assert count(row_cache._report_growth, unfinished, sizes) == progress
 
 
 def slow_tables(folder: Path):

@@ -160,7 +160,8 @@ def test_text_columns(tmp_path, cache, caplog):
         tmp_path / "a.parquet",
     )
     assert load([tmp_path / "a.parquet"], cache, tmp_path / "a.parquet")["train"] == ["x", "y"]
-    assert "the column 'phrase'" in caplog.text and "the column 'text'" not in caplog.text
+    assert "those of the column 'phrase'" in caplog.text
+    assert "those of the column 'text'" not in caplog.text
 
 
 FAULTS = [

@@ -39,7 +39,10 @@ ROWS = [{"text": "1", "label": "yes"}, {"text": 'two, "quoted"\tand\na line', "l
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json", ".parquet"])
 def test_every_format_has_the_same_rows(tmp_path, suffix):
-    path = write_rows(tmp_path / f"rows{suffix}", ROWS)
+    rows_of_format = ROWS
+    if suffix == ".tsv":  # which has no quotes
+        rows_of_format = [{"text": "1", "label": "yes"}, {"text": '"two', "label": "no"}]
+    path = write_rows(tmp_path / f"rows{suffix}", rows_of_format)
     if suffix == ".json":
         path.write_text(json.dumps(ROWS, indent=1))  # each row over several lines
     packed = tmp_path / f"rows{suffix}.gz"
@@ -47,7 +50,8 @@ def test_every_format_has_the_same_rows(tmp_path, suffix):
     for each in (path, packed):
         task, rows, _ = loaded(str(each))
         assert task.label_names == ("no", "yes")
-        assert rows == {"texts": [[[row["text"]]] for row in ROWS], "label": [1, 0]}
+        assert rows["texts"] == [[[row["text"]]] for row in rows_of_format]
+        assert rows["label"] == [1, 0]
 
 
 def test_texts_that_look_like_numbers_or_gaps_stay_texts(tmp_path):
@@ -98,10 +102,33 @@ def test_columns_are_named_or_found(tmp_path):
 @pytest.mark.parametrize(("rows", "settings", "message"), [
     ([{"a": "x", "b": "y", "label": 0}], {}, r"has 2 columns of text beside 'label' \(a, b\): .* --text_columns"),
     ([{"number": 1, "label": 0}], {}, "has 0 columns of text beside 'label'"),
+    ([{"id": "1", "body": {"text": "a"}, "label": 0}], {}, "'id', but the texts may be in 'body': .* --text_columns"),
 ])  # fmt: skip
 def test_columns_that_are_not_there(tmp_path, rows, settings, message):
     with pytest.raises(ValueError, match=message):
         own(tmp_path, rows, **settings)
+
+
+def test_a_csv_file_with_semicolons_gets_a_hint(tmp_path):
+    (tmp_path / "t.csv").write_text("text;label\na;0\nb;1\n")
+    with pytest.raises(ValueError, match="'text;label': separate columns with commas"):
+        loaded(str(tmp_path / "t.csv"))
+
+
+def test_a_folder_that_save_to_disk_wrote_is_a_dataset(tmp_path):
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
+    )
+    rows = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]}, features=features)
+    datasets.DatasetDict(train=rows, validation=rows).save_to_disk(tmp_path / "saved")
+    arguments = GlueArguments(dataset_name=str(tmp_path / "saved"))
+    task = own_task(arguments)
+    train, sets = load_task(task, arguments)
+    assert task.label_names == ("bad", "good")
+    assert train["label"] == [1, 0] and len(sets["validation"]) == 2
+    arguments.train_split = "training"
+    with pytest.raises(ValueError, match="no split 'training', only train, validation"):
+        own_task(arguments)
 
 
 def table_of(tmp_path, labels) -> str:

@@ -1,0 +1,184 @@
+"""Write conversations, which rows hold as lists of messages, as texts with a chat template."""
+
+import json
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from datasets.fingerprint import Hasher
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+
+# The fields of a message: those that chat templates read, and those of ShareGPT.
+CHAT_FIELDS = ("role", "content")
+SHAREGPT_FIELDS = ("from", "value")
+_ROLES_OF_SHAREGPT = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "model": "assistant",
+    "assistant": "assistant",
+    "function_call": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "observation": "tool",
+}
+# Some templates print the date of today. The texts of a run must not depend on the day: a resumed
+# run would read other texts, and hold out others. This shadows the function that they ask, with the
+# date that templates of Llama 3 fall back to.
+_DATE_FUNCTION = "strftime_now"
+_FIXED_DATE = (
+    "{%- macro strftime_now(format) -%}"
+    "{{- format | replace('%d', '26') | replace('%b', 'Jul') | replace('%B', 'July')"
+    " | replace('%m', '07') | replace('%Y', '2024') -}}"
+    "{%- endmacro -%}"
+)
+
+
+def holds_conversations(column_type: pa.DataType) -> bool:
+    """Return whether the values of a column are lists of messages."""
+    if not (pa.types.is_list(column_type) or pa.types.is_large_list(column_type)):
+        return False
+    message_type = column_type.value_type
+    if not pa.types.is_struct(message_type):
+        return False
+    fields = {field.name for field in message_type}
+    return fields.issuperset(CHAT_FIELDS) or fields.issuperset(SHAREGPT_FIELDS)
+
+
+def content_field(column_type: pa.DataType) -> str:
+    """Return the name of the field with the words of a message, for a type of conversations."""
+    fields = {field.name for field in column_type.value_type}
+    return "content" if "content" in fields else "value"
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """The chat template of a tokenizer, which turns a conversation into one document.
+
+    The document has no token twice that the tokenizer or the packing adds to every document: the
+    template's own beginning-of-text token goes, and so does white space behind its last
+    end-of-text token.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    template: str
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase | None, text_column: str) -> "ChatTemplate":
+        """Return the template of a tokenizer.
+
+        Raises:
+            ValueError: if there is no tokenizer yet, or it has no template.
+        """
+        remedy = (
+            "name one that has with --tokenizer_name, or write the conversations into a column of "
+            "strings yourself"
+        )
+        if tokenizer is None:
+            raise ValueError(
+                f"text_column is {text_column!r}, which holds conversations, but a tokenizer that "
+                f"is yet to be trained has no chat template: {remedy}."
+            )
+        if tokenizer.chat_template is None:
+            raise ValueError(
+                f"text_column is {text_column!r}, which holds conversations, but the tokenizer "
+                f"{tokenizer.name_or_path!r} has no chat template: {remedy}."
+            )
+        template = tokenizer.get_chat_template()
+        if _DATE_FUNCTION in template:
+            logger.warning(
+                "The chat template asks for today's date. It gets 26 July 2024 in every run, so "
+                "that the texts do not change from day to day."
+            )
+            template = _FIXED_DATE + template
+        return cls(tokenizer, template)
+
+    @property
+    def identity(self) -> str:
+        """A hash of all that determines the texts besides the conversations."""
+        specials = sorted(self.tokenizer.special_tokens_map.items())
+        return Hasher.hash([self.template, repr(specials), self._first_token()])
+
+    def texts(self, conversations: pa.ChunkedArray, source: str, first_row: int) -> pa.Array:
+        """Write conversations as texts; rows without messages have none.
+
+        Args:
+            conversations: ``(N,)``, see `holds_conversations`.
+            source: of the rows, for messages.
+            first_row: number of the first conversation among the rows of the source.
+
+        Returns:
+            Strings or nulls, ``(N,)``.
+
+        Raises:
+            ValueError: if a conversation cannot be written, with source and row.
+        """
+        first_token = self._first_token()
+        texts = []
+        for row, conversation in enumerate(conversations.to_pylist(), first_row):
+            try:
+                texts.append(self._text(conversation, first_token))
+            except (TemplateError, TypeError, ValueError) as error:
+                reason = (str(error) or type(error).__name__).splitlines()[0]
+                raise ValueError(
+                    f"row {row:,} of {source} holds a conversation that the chat template cannot "
+                    f"write ({reason:.300}): change it, or leave it out."
+                ) from error
+        return pa.array(texts, pa.string())
+
+    def _text(self, conversation: list[dict | None] | None, first_token: str | None) -> str | None:
+        messages = [_as_message(message) for message in conversation or () if message is not None]
+        if not messages:
+            return None
+        text = self.tokenizer.apply_chat_template(
+            messages, chat_template=self.template, tokenize=False
+        )
+        assert isinstance(text, str)  # for type checkers: others are for batches and ids
+        if first_token is not None:
+            text = text.removeprefix(first_token)
+        end = self.tokenizer.eos_token
+        if end is not None and text.rstrip().endswith(end):
+            text = text.rstrip()
+        return text
+
+    def _first_token(self) -> str | None:
+        """Return the token that the tokenizer puts before every text, or None."""
+        ids = self.tokenizer("a")["input_ids"]
+        first_id = ids[0] if ids else None
+        if first_id not in self.tokenizer.all_special_ids:
+            return None
+        return str(self.tokenizer.convert_ids_to_tokens(first_id))
+
+
+def _as_message(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message with the fields that templates read, without empty ones.
+
+    A column has all fields that any of its messages has, with null where one lacks them.
+    """
+    fields = _without_nulls(message)
+    sender, content = SHAREGPT_FIELDS
+    if "role" not in fields and sender in fields:
+        name = fields.pop(sender)
+        if name not in _ROLES_OF_SHAREGPT:
+            known = ", ".join(_ROLES_OF_SHAREGPT)
+            raise ValueError(f"a message is from {name!r}, which is none of {known}")
+        fields["role"] = _ROLES_OF_SHAREGPT[name]
+        fields["content"] = fields.pop(content, "")
+    if "role" not in fields:
+        raise ValueError(f"a message has no role, only {json.dumps(sorted(fields))}")
+    return fields
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
