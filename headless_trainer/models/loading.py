@@ -3,7 +3,7 @@
 import copy
 import difflib
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from ..arguments import LoadingArguments, ModelArguments
 from ..checkpoints.writing import model_aside
 from ..corpus.tokenization import id_count, train_tokenizer
 from ..files import sources
+from ..files.manifest import TOKEN_COUNTS_NAME
 from ..objectives import Objective
 from .candidate_head import MARK, candidate_matrix, load_trunk, own_modules, untie
 from .fold import FOLD
@@ -179,6 +180,7 @@ def load_model(
         return untie(model) if untied else model
     options |= hub_arguments(args)
     with_head = next((name for name in config.architectures or () if "LM" in name), None)
+    missing_weights: Collection[str] = ()  # of the head
     with sources.source("model_name_or_path", source):
         if headless:
             model = load_trunk(source, config=config, **options)
@@ -187,14 +189,15 @@ def load_model(
                 source, config=config, output_loading_info=True, **options
             )
             check_head_is_known(model, report["unexpected_keys"], source)
-            if report["missing_keys"]:
-                lacks = f"model_name_or_path {source!r} lacks {min(report['missing_keys'])}"
-                if objective.needs_trained_head:
-                    raise ValueError(
-                        f"{lacks}, and objective {objective.name!r} trains no head from random weights: leave "
-                        "tie_word_embeddings out, or attach a head to a headless checkpoint first (headless-trainer lm-head)."
-                    )
-                logger.warning("%s, which starts from random weights.", lacks)
+            missing_weights = report["missing_keys"]
+    if missing_weights:
+        lacks = f"model_name_or_path {source!r} lacks {min(missing_weights)}"
+        if objective.needs_trained_head:
+            raise ValueError(
+                f"{lacks}, and objective {objective.name!r} trains no head from random weights: "
+                f"{_way_to_a_head(args, config, source)}."
+            )
+        logger.warning("%s, which starts from random weights.", lacks)
     if headless and with_head:
         warn_of_dropped_head(model, with_head)
     if headless and args.tie_word_embeddings and own_modules(model):
@@ -231,6 +234,21 @@ def tokenizer_of_checkpoint(args: ModelArguments) -> PreTrainedTokenizerBase | N
         return sources.load_tokenizer("model_name_or_path", source, **hub_arguments(args))
     except (OSError, ValueError):
         return None
+
+
+def _way_to_a_head(args: ModelArguments, config: PreTrainedConfig, source: str) -> str:
+    """Say how a checkpoint whose head lacks weights can be trained, by what it is."""
+    has_language_model = any("LM" in name for name in config.architectures or ())
+    if has_language_model and args.tie_word_embeddings is not None:
+        return "leave tie_word_embeddings out"
+    if has_language_model:
+        return "restore what is missing, or train the head with --objective vanilla"
+    if sources.find_file(source, TOKEN_COUNTS_NAME, **hub_arguments(args)):
+        return "attach the head of this headless checkpoint first (headless-trainer lm-head)"
+    return (
+        "the checkpoint is a trunk without a head. Train one over the whole vocabulary with "
+        "--objective vanilla, or continue the trunk alone with --objective headless"
+    )
 
 
 def check_length(config: PreTrainedConfig, max_seq_length: int) -> None:

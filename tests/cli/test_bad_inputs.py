@@ -53,6 +53,8 @@ def inputs(tmp_path_factory, text_lines, clm_tokenizer, mlm_tokenizer) -> Path:
     write("good.jsonl", as_json)
     write("bad.jsonl", f'{as_json}{{"text": "cut\n')
     write("two.jsonl", '{"a": "x", "b": "y"}\n')
+    message = {"role": "user", "content": "How deep?"}
+    write("chats.jsonl", f"{json.dumps({'id': 'x', 'messages': [message]})}\n" * 3)
     write("latin.csv", "sentence,label\ncafé,1\nb,0\n".encode("latin-1"))
     write("long.csv", "w" * 5_000_000 + ",label\n1,0\n2,1\n")
     pq.write_table(pa.table({"text": text_lines}), folder / "good.parquet")
@@ -93,6 +95,10 @@ def inputs(tmp_path_factory, text_lines, clm_tokenizer, mlm_tokenizer) -> Path:
         shutil.copytree(folder / "lm", folder / name)
     write("cut/model.safetensors", (folder / "lm" / "model.safetensors").read_bytes()[:999])
     (folder / "no_weights" / "model.safetensors").unlink()
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 9\n"
+    shutil.copytree(folder / "lm", folder / "pointer")
+    write("pointer/model.safetensors", pointer)
+    write("pointer_tokenizer/vocab.txt", pointer)
     write("no_json/config.json", "{ no json")
     weights = load_file(folder / "lm" / "model.safetensors") | {"lm_head.bias": torch.zeros(300)}
     save_file(weights, folder / "unknown_weight" / "model.safetensors", {"format": "pt"})
@@ -181,8 +187,8 @@ PRETRAIN = {
     f"{FILES} short.txt --do_eval --eval_old_file no.txt": "eval_old_file 'no.txt' matches no file",
     f"{FILES} {' '.join(f'empty/{number}.txt' for number in range(300))}": "Add text, or change --validation_split",
     f"{FILES} good.txt --max_steps {'7' * 9_000}x": "argument --max_steps/--max-steps: invalid int value: '777",
-    f"{FILES} long.csv": "text_column is None but must name a text column. The columns are: www",
-    f"{FILES} two.jsonl --text_column text": "text_column is 'text' but must name a text column. The columns are: a",
+    f"{FILES} long.csv": "must name a text column: 2 columns hold text. The columns are: www",
+    f"{FILES} two.jsonl --text_column text": "text_column is 'text' but must name a text column: no column has that name",
     # Models and tokenizers
     f"{FROM} runs/missing": "model_name_or_path 'runs/missing' is neither here nor found on the Hub",
     f"{FROM} good.txt": "model_name_or_path 'good.txt' cannot be loaded: It looks like the config file",
@@ -194,7 +200,13 @@ PRETRAIN = {
     f"{FROM} unknown_weight --objective vanilla": "'unknown_weight' holds lm_head.bias, which GPT2LMHeadModel ignores",
     f"{QUICK} --train_file good.txt": "--model_type",
     f"{FROM} lm --objective sampled_softmax --tie_word_embeddings false": "'lm' lacks lm_head.weight, and objective 'sampled_",
-    f"{FROM} bert --objective sampled_softmax": "'bert' lacks cls.predictions.bias, and objective 'sampled_softmax' trains no",
+    f"{FROM} bert --objective sampled_softmax": "head of this headless checkpoint first (headless-trainer lm-head)",
+    f"{FROM} no_tokenizer --tokenizer_name bert --objective sampled_softmax": "a trunk without a head. Train one",
+    f"{FROM} pointer": "model_name_or_path 'pointer' cannot be loaded: model.safetensors is a Git LFS pointer in place of the",
+    f"{FROM} lm --tokenizer_name pointer_tokenizer": "tokenizer_name 'pointer_tokenizer' cannot be loaded: vocab.txt is a Git",
+    f"{FILES} chats.jsonl": "'messages' holds conversations: --text_column messages writes them",
+    f"{FILES} chats.jsonl --text_column messages": "a tokenizer that is yet to be trained has no chat template",
+    f"{QUICK} --model_name_or_path lm --train_file chats.jsonl --text_column messages": "'lm' has no chat template",
     f"{FROM} small --tokenizer_name bert": "The tokenizer for 'small' has ids up to 299 but the embedding has 100 rows",
     f"{FROM} t5 --task mlm": "T5Config is an encoder-decoder",
     f"{QUICK} --train_file good.txt --model_type bert --tokenizer_name gpt2": "no mask token",
@@ -309,6 +321,7 @@ LM_EVAL = {
     f"{LAMBADA.replace('lm ', 'cut ')}": "model 'cut' cannot be loaded: Error while deserializing header",
     f"{LAMBADA.replace('lm ', 'unknown_weight ')}": "'unknown_weight' holds lm_head.bias, which GPT2LMHeadModel ignores",
     f"{LAMBADA.replace('good.jsonl', 'missing.jsonl')}": "data_files must be task=file items of files that exist",
+    f"{LAMBADA.replace('good.jsonl', 'pointer/model.safetensors')}": "data_files 'pointer/model.safetensors' is a Git LFS",
     f"{LAMBADA.replace('lambada_openai=', '')}": "data_files must be task=file items of files that exist, got 'good.jsonl'",
     f"{LAMBADA.replace('good', 'two')}": "Task 'lambada_openai' cannot be loaded",
     f"{LAMBADA} --limit 0": "limit must be a number of documents, or a share above 0 and below 1, got 0.0",
