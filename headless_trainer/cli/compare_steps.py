@@ -1,12 +1,15 @@
 """Would you gain? Time a training step of your model on this machine with each objective.
 
-    headless-trainer compare-steps --model_name_or_path X --per_device_train_batch_size 8 --max_seq_length 512
-    headless-trainer compare-steps --model_name_or_path X --train_file 'corpus/*.txt' --output_file steps.json
+    headless-trainer compare-steps --model_name_or_path X \\
+        --per_device_train_batch_size 8 --max_seq_length 512
+    headless-trainer compare-steps --model_name_or_path X --train_file 'corpus/*.txt' \\
+        --output_file steps.json
     headless-trainer compare-steps --model_type bert --vocab_size 120000 --bf16
     headless-trainer compare-steps adapt_decoder --max_seq_length 512
 
-Takes the flags and presets of `headless-trainer pretrain`, of which those that change no step have no effect, and about a
-minute. It prints seconds a step, tokens a second, peak memory and the head's share, and advises. Nothing is trained or saved.
+Takes about a minute, and the flags and presets of `headless-trainer pretrain`, of which those that
+change no step have no effect. It prints seconds a step, tokens a second, peak memory and the head's
+share of a step, and gives advice. No model is saved.
 """
 
 import json

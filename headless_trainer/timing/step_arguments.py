@@ -1,4 +1,4 @@
-"""Arguments of `headless-trainer compare-steps`: those of `pretrain`, as far as they change a step."""
+"""Arguments of `headless-trainer compare-steps`: those of `pretrain` that change a step."""
 
 from dataclasses import MISSING, dataclass, fields
 from typing import Any

@@ -127,7 +127,7 @@ def find_tokenizer(
 
 
 def stand_in_tokenizer(size: int) -> PreTrainedTokenizerFast:
-    """Make a tokenizer of ``size`` tokens, of which the first are special ones and no other is a word."""
+    """Make a tokenizer of ``size`` tokens; the first are special ones, and no other is a word."""
     tokens = [*SPECIAL_TOKENS, *(f"token{place}" for place in range(len(SPECIAL_TOKENS), size))]
     vocabulary = {token: place for place, token in enumerate(tokens)}
     return PreTrainedTokenizerFast(

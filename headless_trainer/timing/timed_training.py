@@ -87,11 +87,14 @@ class Turn:
     device: str
 
 
-def take_turn(request: TurnRequest) -> Turn:
-    """Make model and trainer of an objective anew, train for a moment, and return what was measured."""
+def take_turn(request: TurnRequest, folder: str) -> Turn:
+    """Make model and trainer of an objective anew, train for a moment, and return the measures.
+
+    ``folder`` is for what the training writes.
+    """
     started = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer(request, folder)
+    with tempfile.TemporaryDirectory(dir=folder) as output_dir:
+        trainer = make_trainer(request, output_dir)
         deadline = started + request.seconds
         clock = StepClock(trainer.args, deadline, request.readings)
         trainer.add_callback(clock)
@@ -164,7 +167,7 @@ class StepClock(TrainerCallback):
 
 
 class AlternatingSampledSoftmaxTrainer(SampledSoftmaxTrainer):
-    """`SampledSoftmaxTrainer` of which every second group of steps is exact, beginning with the first.
+    """`SampledSoftmaxTrainer` of which every second group of steps is exact, from the first on.
 
     A turn may be shorter than ``args.exact_every`` steps, so both kinds of steps are timed equally
     often, and `StepClock` weighs them as they occur in training.
@@ -256,7 +259,7 @@ class LabelledBatches:
         return batch | {"labels": labels}  # the models shift them
 
 
-def make_trainer(request: TurnRequest, folder: str) -> Trainer:
+def make_trainer(request: TurnRequest, output_dir: str) -> Trainer:
     """Make the trainer of an objective, with its model and rows that repeat.
 
     Raises:
@@ -265,7 +268,7 @@ def make_trainer(request: TurnRequest, folder: str) -> Trainer:
     objective = objective_of_line(request.name)
     flags = [*request.argv, "--objective", objective.name, "--task", request.task]
     model_args, _, args = parse_args(ARGUMENT_CLASSES, flags)
-    args.output_dir = folder
+    args.output_dir = output_dir
     config = loading.load_config(model_args)
     tokenizer = find_tokenizer(model_args, config)
     exact_head = load_head(request.name, args.device) if request.name in LIBRARIES else None
@@ -311,7 +314,7 @@ def target_counts(rows: list[np.ndarray], model: PreTrainedModel) -> Tensor:
 
 
 def repeated(rows: list[np.ndarray], args: CompareStepsArguments) -> list[dict]:
-    """Repeat rows so often that no turn reaches their end: between two passes the loader starts anew."""
+    """Repeat rows so often that no turn reaches their end, where the loader would start anew."""
     most_groups = 1 + 2 * MOST_READINGS  # two for a reading of sampled softmax
     rows_of_step = args.per_device_train_batch_size * args.gradient_accumulation_steps
     most_rows = most_groups * steps_together(args.device) * rows_of_step

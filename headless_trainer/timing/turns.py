@@ -11,6 +11,7 @@ import logging
 import multiprocessing
 import signal
 import statistics
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -134,7 +135,10 @@ class TurnProcess:
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")  # a fork could not use a GPU
         self._connection, other_end = context.Pipe()
-        self._process = context.Process(target=answer_requests, args=(other_end,), daemon=True)
+        self._folder = tempfile.TemporaryDirectory()  # of the parent, which outlives the process
+        self._process = context.Process(
+            target=answer_requests, args=(other_end, self._folder.name), daemon=True
+        )
         self._process.start()
         other_end.close()
 
@@ -158,9 +162,11 @@ class TurnProcess:
             return f"its process ended with code {code}"
 
     def stop(self) -> None:
-        self._process.terminate()
+        """End the process at once: at SIGTERM, its training would write a checkpoint."""
+        self._process.kill()
         self._process.join()
         self._connection.close()
+        self._folder.cleanup()
 
 
 @contextmanager
@@ -178,8 +184,11 @@ def processes_of(names: list[str]) -> Iterator[dict[str, TurnProcess]]:
             process.stop()
 
 
-def answer_requests(connection) -> None:
-    """Take the turns that are asked for, until the other end is closed. Runs in a process of its own."""
+def answer_requests(connection, folder: str) -> None:
+    """Take the turns that are asked for, until the other end is closed.
+
+    Runs in a process of its own; ``folder`` is for what trainings write.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     # What training says to its user is said for each objective in each round here.
     logging.disable(logging.WARNING)
@@ -191,13 +200,13 @@ def answer_requests(connection) -> None:
             request = connection.recv()
         except EOFError:
             return
-        connection.send(turn_or_reason(request))
+        connection.send(turn_or_reason(request, folder))
 
 
-def turn_or_reason(request: TurnRequest) -> Turn | str:
+def turn_or_reason(request: TurnRequest, folder: str) -> Turn | str:
     """Take a turn; if it fails, return the reason in one line."""
     try:
-        return take_turn(request)
+        return take_turn(request, folder)
     except Exception as error:
         return reason_of(error)
     finally:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import tempfile
 
 import numpy as np
 import pytest
@@ -67,11 +68,19 @@ def request_for(name: str, task: str, argv: list[str]) -> TurnRequest:
     return TurnRequest(argv, name, task, rows, seconds=0.0, readings=2)
 
 
+def turn_of(request: TurnRequest) -> Turn:
+    """The turn that this process takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        turn = take_turn(request, folder)
+        assert os.listdir(folder) == []
+        return turn
+
+
 @pytest.mark.parametrize("name", ON_CPU)
 @pytest.mark.parametrize("task", ["clm", "mlm"])
 def test_each_objective_takes_its_turn(name, task):
     model = {"clm": NEW_DECODER, "mlm": NEW_ENCODER}[task]
-    turn = take_turn(request_for(name, task, [*model, *SMALL_STEPS]))
+    turn = turn_of(request_for(name, task, [*model, *SMALL_STEPS]))
     assert len(turn.seconds) == 2
     assert min(turn.seconds) > 0
     assert turn.peak_mib > 100  # with Python and its libraries
@@ -81,7 +90,7 @@ def test_each_objective_takes_its_turn(name, task):
 def test_only_a_language_model_trains_the_parameters_of_an_encoders_head():
     sizes = {}
     for name in ON_CPU:
-        sizes[name] = take_turn(request_for(name, "mlm", [*NEW_ENCODER, *SMALL_STEPS])).parameters
+        sizes[name] = turn_of(request_for(name, "mlm", [*NEW_ENCODER, *SMALL_STEPS])).parameters
     assert sizes["trunk"] == sizes["headless"]
     assert sizes["sampled_softmax"] == sizes["vanilla"] == sizes["transformers"]
     # The dense layer, its LayerNorm and the bias of 400 scores.
@@ -91,18 +100,18 @@ def test_only_a_language_model_trains_the_parameters_of_an_encoders_head():
 @pytest.mark.parametrize("name", ON_CPU)
 def test_a_decoder_checkpoint_is_timed_with_each_objective(decoder, name):
     argv = ["--model_name_or_path", decoder, *SMALL_STEPS]
-    assert len(take_turn(request_for(name, "clm", argv)).seconds) == 2
+    assert len(turn_of(request_for(name, "clm", argv)).seconds) == 2
 
 
 @pytest.mark.parametrize("name", ["trunk", "headless", "vanilla"])
 def test_a_bare_trunk_is_timed_where_it_can_be_trained(bare_trunk, name):
     argv = ["--model_name_or_path", bare_trunk, *SMALL_STEPS]
-    assert len(take_turn(request_for(name, "mlm", argv)).seconds) == 2
+    assert len(turn_of(request_for(name, "mlm", argv)).seconds) == 2
 
 
-def test_a_bare_trunk_has_no_head_to_continue_on_candidates(bare_trunk):
+def test_a_bare_trunk_has_no_head_to_continue_on_candidates(bare_trunk, tmp_path):
     argv = ["--model_name_or_path", bare_trunk, *SMALL_STEPS]
-    reason = turns.turn_or_reason(request_for("sampled_softmax", "mlm", argv))
+    reason = turns.turn_or_reason(request_for("sampled_softmax", "mlm", argv), str(tmp_path))
     assert "sampled_softmax" in reason
     assert "cls.predictions" in reason
     assert "\n" not in reason
@@ -133,21 +142,21 @@ def test_half_of_the_timed_steps_of_sampled_softmax_are_exact(monkeypatch):
         observe(self, *given)
 
     monkeypatch.setattr(MeanPrediction, "observe", counted)
-    take_turn(request_for("sampled_softmax", "clm", [*NEW_DECODER, *SMALL_STEPS]))
+    turn_of(request_for("sampled_softmax", "clm", [*NEW_DECODER, *SMALL_STEPS]))
     assert len(exact) == 3  # the first step, and one for each of two readings
     exact.clear()
     never = ["--exact_every", "0"]
-    take_turn(request_for("sampled_softmax", "clm", [*NEW_DECODER, *SMALL_STEPS, *never]))
+    turn_of(request_for("sampled_softmax", "clm", [*NEW_DECODER, *SMALL_STEPS, *never]))
     assert exact == []
 
 
 def test_a_head_bias_is_part_of_the_exact_step():
     argv = [*NEW_DECODER, *SMALL_STEPS, "--objective", "vanilla", "--head_bias", "prior"]
-    with_bias = take_turn(request_for("vanilla", "clm", argv)).parameters
-    without = take_turn(request_for("vanilla", "clm", [*NEW_DECODER, *SMALL_STEPS])).parameters
+    with_bias = turn_of(request_for("vanilla", "clm", argv)).parameters
+    without = turn_of(request_for("vanilla", "clm", [*NEW_DECODER, *SMALL_STEPS])).parameters
     assert with_bias - without == 400
     # Each line is of its own objective, whatever objective the command was written for.
-    assert take_turn(request_for("headless", "clm", argv)).parameters == without
+    assert turn_of(request_for("headless", "clm", argv)).parameters == without
 
 
 def test_a_head_of_another_library_takes_the_place_of_ours(monkeypatch):
@@ -160,14 +169,14 @@ def test_a_head_of_another_library_takes_the_place_of_ours(monkeypatch):
         return torch.nn.functional.cross_entropy(scores, targets, reduction=reduction)
 
     monkeypatch.setattr(timed_training, "load_head", lambda name, device: head)
-    take_turn(request_for("liger", "clm", [*NEW_DECODER, *SMALL_STEPS]))
+    turn_of(request_for("liger", "clm", [*NEW_DECODER, *SMALL_STEPS]))
     assert heads == 3 * [((30, 16), (30,), (400, 16), "sum")]
 
 
 def test_settings_that_change_a_step_reach_every_trainer():
     flags = ["--gradient_accumulation_steps", "2", "--sparse_embedding_updates", "--bf16"]
     for name in ON_CPU:
-        turn = take_turn(request_for(name, "clm", [*NEW_DECODER, *SMALL_STEPS, *flags]))
+        turn = turn_of(request_for(name, "clm", [*NEW_DECODER, *SMALL_STEPS, *flags]))
         assert len(turn.seconds) == 2
 
 
