@@ -4,19 +4,23 @@
     python benchmarks/accelerator.py --output_dir runs/accelerator
     python benchmarks/accelerator.py --output_dir runs/accelerator --scale cpu --minutes 5
 
-On one GPU it takes at most nine minutes and writes accelerator.json and accelerator.md. The parts, most important first:
+On one GPU it takes at most nine minutes and writes accelerator.json and accelerator.md. The parts,
+most important first:
 
 - parity: the checks of benchmarks/parity.py on this device
-- loss: forward and backward of the loss alone, of the paper's form, and of every installed exact head over the vocabulary
-  (torch's, Liger's, Cut Cross-Entropy), each with its error relative to float64
-- steps: whole training steps of four models: trunk alone, headless, vanilla with the fastest of those heads, transformers' own
-  model, and a decoder's headless steps also in pools
+- loss: forward and backward of the loss alone, of the paper's form, and of every installed exact
+  head over the vocabulary (torch's, Liger's, Cut Cross-Entropy, QuACK), each with its error
+  relative to float64
+- steps: whole training steps of four models: trunk alone, headless, sampled softmax, vanilla with
+  the fastest of those heads, transformers' own model, and a decoder's headless steps also in pools
 
-Each part runs in a process of its own for its share of the time. The page names whatever fails, and the rest still runs.
+Each part runs in a process of its own for its share of the time. The page names whatever fails, and
+the rest still runs.
 """
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import gc
 import json
@@ -29,17 +33,18 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
 # Shares of the time. Later parts get the time that a part leaves.
 PARTS = {"parity": 0.25, "loss": 0.35, "steps": 0.4}
 FILE = "accelerator"
+VANILLA = "our vanilla"  # the method whose head is chosen
 RESTARTS = 5  # of a part that lost its device; each leaves out the item that was running
 
 
-# One part, in its own process --------------------------------------------------------------------------------------------
+# One part, in its own process ---------------------------------------------------------------------
 
 
 class Part:
@@ -56,53 +61,61 @@ class Part:
         self.path, self.scale, self.without = path, scale, without
         self.deadline = time.monotonic() + seconds
         self.device = "cuda" if scale == "gpu" else "cpu"
-        self.found = {"rows": [], "failures": {}, "facts": {}, "complete": True, "under_way": None}
+        self.findings = {
+            "rows": [],
+            "failures": {},
+            "facts": {},
+            "complete": True,
+            "under_way": None,
+        }
         if path.exists():
-            self.found |= json.loads(path.read_text())
+            self.findings |= json.loads(path.read_text())
 
     def save(self) -> None:
         aside = self.path.with_suffix(".aside")
-        aside.write_text(json.dumps(self.found))
+        aside.write_text(json.dumps(self.findings))
         aside.replace(self.path)
 
     def add(self, **row) -> None:
-        self.found["rows"].append(row)
+        self.findings["rows"].append(row)
         self.save()
 
     def has(self, **values) -> bool:
-        return any(values.items() <= row.items() for row in self.found["rows"])
+        return any(values.items() <= row.items() for row in self.findings["rows"])
 
     def late(self, deadline: float | None = None) -> bool:
         """Return whether there is no time for another item; if so, mark the part as incomplete."""
-        if time.monotonic() < min(self.deadline, deadline or self.deadline):
+        last_moment = self.deadline if deadline is None else min(self.deadline, deadline)
+        if time.monotonic() < last_moment:
             return False
-        self.found["complete"] = False
+        self.findings["complete"] = False
         self.save()
         return True
 
     @contextlib.contextmanager
     def attempt(self, item: str, may_not_fit: bool = True) -> Iterator[dict]:
-        """Run one item and record its error, if any; yield a dict with ``ran`` and ``fits`` (into memory).
+        """Run one item and record its error; yield a dict with ``ran`` and ``fits`` (into memory).
 
         Running out of memory is an error only of an item that fitted before.
         """
         outcome = {"ran": False, "fits": True}
-        self.found["under_way"] = item
+        self.findings["under_way"] = item
         self.save()
         try:
             yield outcome
             outcome["ran"] = True
         except Exception as error:
-            too_large = (
-                type(error).__name__ == "OutOfMemoryError"
-            )  # torch's, by name: a part need not load torch
+            # torch's error, by its name: a part need not load torch.
+            too_large = type(error).__name__ == "OutOfMemoryError"
             if too_large and may_not_fit:
                 outcome["fits"] = False
             else:
-                self.found["failures"][item] = f"{type(error).__name__}: {error}"[:500]
+                self.findings["failures"][item] = f"{type(error).__name__}: {error}"[:500]
             traceback.clear_frames(error.__traceback__)  # they hold the tensors
-            self.free()  # raises again if this process has lost the device: it ends here, with this item under way
-        self.found["under_way"] = None
+            # Raises again if this process has lost the device: it ends here, with this item under
+            # way.
+            self.free()
+        self.findings["under_way"] = None
         self.save()
 
     def free(self) -> None:
@@ -127,22 +140,25 @@ def parity(part: Part) -> None:
         with part.attempt(name):
             for figure, (value, bound) in check(part.device).items():
                 part.add(check=name, figure=figure, value=value, bound=bound, ok=value <= bound)
-        part.found["facts"][f"seconds of {name}"] = round(time.monotonic() - started, 1)
+        part.findings["facts"][f"seconds of {name}"] = round(time.monotonic() - started, 1)
 
 
-# K, D, V; the sizes of most interest come first
+# K, D, V; the sizes of most interest come first.
 FIRST_SIZES = [
-    (16384, 768, 50304), (65536, 768, 50304), (16384, 2048, 256000), (65536, 2048, 256000), (4096, 768, 32000)
-]  # fmt: skip
+    (16384, 768, 50304),
+    (65536, 768, 50304),
+    (16384, 2048, 256000),
+    (65536, 2048, 256000),
+    (4096, 768, 32000),
+]
+ALL_SIZES = [
+    (count, width, vocab_size)
+    for vocab_size in (128000, 256000, 32000)
+    for width in (768, 2048)
+    for count in (16384, 65536, 4096, 1024)
+]
 LOSS_SIZES = {
-    "gpu": FIRST_SIZES
-    + [
-        (count, width, vocab_size)
-        for vocab_size in (128000, 256000, 32000)
-        for width in (768, 2048)
-        for count in (16384, 65536, 4096, 1024)
-        if (count, width, vocab_size) not in FIRST_SIZES
-    ],
+    "gpu": FIRST_SIZES + [size for size in ALL_SIZES if size not in FIRST_SIZES],
     "cpu": [(1024, 128, 8000), (2048, 256, 16000), (4096, 128, 8000)],
 }
 
@@ -155,7 +171,7 @@ def loss(part: Part) -> None:
     from headless_trainer.objective.losses import vocabulary_cross_entropy
 
     dtype = torch.bfloat16 if part.scale == "gpu" else torch.float32
-    part.found["facts"] |= {
+    part.findings["facts"] |= {
         "dtype": str(dtype).removeprefix("torch."),
         "left out": heads(part.device)[1],
     }
@@ -169,13 +185,11 @@ def loss(part: Part) -> None:
             continue
         if part.late():
             return
-        inputs, exact, memory, errors, too_large = (
-            make_inputs(size, dtype, part.device),
-            {},
-            {},
-            {},
-            [],
-        )
+        inputs = make_inputs(size, dtype, part.device)
+        exact = {}  # loss and gradients in float64
+        memory = {}
+        errors = {}
+        too_large = []
         for name, method in exact_methods.items():
             with part.attempt(f"{name} in float64 at {size}"):
                 exact[name] = loss_and_gradients(method, in_float64(inputs))
@@ -185,15 +199,14 @@ def loss(part: Part) -> None:
             with part.attempt(name) as outcome:
                 want = exact.get("K x V" if name.startswith("K x V") else "K x U")
                 got = loss_and_gradients(method, inputs)
-                found = (
-                    [relative(*pair) for pair in zip(got, want, strict=True)]
-                    if want
-                    else [None] * 3
-                )
+                errors_of_method = [None, None, None]
+                if want is not None:
+                    errors_of_method = list(map(relative, got, want))
                 del got
-                bytes_more = extra_memory(name, method, inputs) if part.device == "cuda" else None
+                mib = extra_memory(name, method, inputs) if part.device == "cuda" else None
             if outcome["ran"]:
-                errors[name], memory[name] = found, bytes_more
+                errors[name] = errors_of_method
+                memory[name] = mib
             elif not outcome["fits"]:
                 too_large.append(name)
         runs = {
@@ -201,73 +214,66 @@ def loss(part: Part) -> None:
             for name in memory
         }
         with part.attempt(f"times at {size}", may_not_fit=False):
-            seconds = alternate(runs, 3 if part.scale == "cpu" or math.prod(size) > 1e13 else 5)
+            takes_long = part.scale == "cpu" or math.prod(size) > 1e13
+            seconds = alternate(runs, 3 if takes_long else 5)
             distinct = len(inputs[1].unique())
             for name, values in seconds.items():
+                loss_error, outputs_error, embedding_error = errors[name]
                 part.add(
-                    **where, U=distinct, method=name, fits=True, ms=1e3 * statistics.median(values),
-                    low=1e3 * min(values), high=1e3 * max(values), mib=memory[name],
-                    loss_error=errors[name][0], outputs_error=errors[name][1], embedding_error=errors[name][2],
-                )  # fmt: skip
+                    **where,
+                    U=distinct,
+                    method=name,
+                    fits=True,
+                    ms=1e3 * statistics.median(values),
+                    low=1e3 * min(values),
+                    high=1e3 * max(values),
+                    mib=memory[name],
+                    loss_error=loss_error,
+                    outputs_error=outputs_error,
+                    embedding_error=embedding_error,
+                )
         for name in too_large:
             part.add(**where, method=name, fits=False)
         del inputs, exact
         part.free()
 
 
+def problem_of(
+    model: str, vocab_size: int, length: int, bf16: bool, start: int, last: int, pools: list[int]
+) -> dict:
+    """Return a model, the batch sizes from the first to the last, and the sizes of its pools."""
+    return {
+        "model": model,
+        "vocab_size": vocab_size,
+        "length": length,
+        "bf16": bf16,
+        "start": start,
+        "last": last,
+        "pool_size": pools,
+    }
+
+
 STEPS = {
     # Smaller batches wait for the host. XLM-R's largest step fits only beside few others.
     "gpu": [
-        dict(
-            model="pythia-70m",
-            vocab_size=50304,
-            length=512,
-            bf16=True,
-            start=64,
-            last=128,
-            pool_size=[16384],
-        ),
-        dict(
-            model="xlm-roberta-base",
-            vocab_size=250002,
-            length=512,
-            bf16=True,
-            start=128,
-            last=128,
-            pool_size=[],
-        ),
-        dict(
-            model="bert-base",
-            vocab_size=50304,
-            length=512,
-            bf16=True,
-            start=128,
-            last=128,
-            pool_size=[],
-        ),
-        dict(
-            model="gemma-3-270m",
-            vocab_size=262144,
-            length=512,
-            bf16=True,
-            start=16,
-            last=16,
-            pool_size=[],
-        ),
+        problem_of("pythia-70m", 50304, 512, True, start=64, last=128, pools=[16384]),
+        problem_of("xlm-roberta-base", 250002, 512, True, start=128, last=128, pools=[]),
+        problem_of("bert-base", 50304, 512, True, start=128, last=128, pools=[]),
+        problem_of("gemma-3-270m", 262144, 512, True, start=16, last=16, pools=[]),
     ],
     # A program does not survive running out of CPU memory, so a CPU gets two batch sizes.
     "cpu": [
-        dict(model=model, vocab_size=8000, length=64, bf16=False, start=4, last=8, pool_size=[128])
+        problem_of(model, 8000, 64, False, start=4, last=8, pools=[128])
         for model in ("tiny-encoder", "tiny-decoder")
     ],
 }
 
 
 def steps(part: Part) -> None:
-    from step import METHODS
+    from held_steps import METHODS
 
-    part.found["facts"]["dtype"] = "bfloat16" if part.scale == "gpu" else "float32"
-    compared = {"methods": [each for each in METHODS if "rows" not in each]}
+    part.findings["facts"]["dtype"] = "bfloat16" if part.scale == "gpu" else "float32"
+    compared = {"methods": list(METHODS)}
     problems = STEPS[part.scale]
     for index, problem in enumerate(problems):
         if part.late():
@@ -299,31 +305,25 @@ class ChosenHead:
 
 
 def sweep(part: Part, problem, deadline: float) -> None:
-    """Time the steps of one model at batch sizes that double from the first to the last, or until no method fits."""
-    import torch
-    from loss import alternate, heads
-    from step import MODELS, config_of, draw_ids, methods_of, timed
+    """Time the steps of one model at batch sizes that double from the first to the last.
 
-    device, name = torch.device(part.device), f"{problem.model}, V = {problem.vocab_size:,}"
-    chosen, all_heads = ChosenHead(), heads(part.device)[0]
+    Ends earlier if no method fits any more.
+    """
+    import torch
+    from held_steps import draw_ids
+    from loss import heads
+
+    device = torch.device(part.device)
+    all_heads, _ = heads(part.device)
+    chosen = ChosenHead()
     chosen.head = all_heads["cross_entropy"]
     with (
         mock.patch("headless_trainer.trainers.vanilla.vocabulary_cross_entropy", chosen),
         tempfile.TemporaryDirectory() as folder,
     ):
-        made, state = {}, {}
-        for method, build in methods_of(problem).items():
-            if f"{name}: {method}" in part.without:
-                continue
-            with part.attempt(f"{name}: {method}") as outcome:
-                before = allocated(device)
-                step = build(problem, folder, device)
-                step({"input_ids": draw_ids(problem, 1)})
-            if outcome["ran"]:
-                made[method], state[method] = step, allocated(device) - before
-            step = None
+        held = make_steps(part, problem, folder, device)
         size = problem.start
-        while made and size <= problem.last:
+        while held and size <= problem.last:
             if part.late(deadline):
                 break
             where = {
@@ -332,74 +332,146 @@ def sweep(part: Part, problem, deadline: float) -> None:
                 "length": problem.length,
                 "batch": size,
             }
-            if part.has(**where):
-                size *= 2
-                continue
-            ids = draw_ids(problem, size)
-            peaks, used, too_large = {}, None, []
-            for method in list(made):
-                names = [None]
-                if method == "our vanilla":
-                    masked = (
-                        MODELS[problem.model][0] == "mlm"
-                    )  # these models also have a bias in the head
-                    count = int(0.15 * ids.numel()) if masked else ids.numel()
-                    shape = count, config_of(problem).hidden_size, problem.vocab_size
-                    names = fastest(part, all_heads, shape, biased=masked)
-                for head in names:  # try the next one if a head needs too much memory
-                    if head is not None:
-                        chosen.head = all_heads[head]
-                    with part.attempt(f"{name}: {method}") as outcome:
-                        peaks[method] = (
-                            peak_of(made[method], {"input_ids": ids}, device) + state[method]
-                        )
-                    if outcome["ran"]:
-                        used = head or used
-                        break
-                    peaks.pop(method, None)
-                if not outcome["ran"]:
-                    if not outcome["fits"]:
-                        too_large.append(method)
-                    del made[method]
-                    part.free()
-            seconds = {}
-            with part.attempt(f"{name}: times at batch {size}", may_not_fit=False):
-                runs = {
-                    m: functools.partial(timed, step, {"input_ids": ids}, device)
-                    for m, step in made.items()
-                }
-                seconds = alternate(runs, 3)
-            step = runs = None
-            for method, values in seconds.items():
-                middle = statistics.median(values)
-                ratios = [
-                    own / base
-                    for own, base in zip(values, seconds.get("headless", values), strict=True)
-                ]
-                part.add(
-                    **where, method=method, fits=True, head=used if method == "our vanilla" else None, ms=1e3 * middle,
-                    low=1e3 * min(values), high=1e3 * max(values), tokens_per_second=ids.numel() / middle,
-                    over_headless=statistics.median(ratios) if "headless" in seconds else None,
-                    gib=peaks[method] / 2**30 if part.device == "cuda" else None,
-                )  # fmt: skip
-            for method in too_large:
-                part.add(**where, method=method, fits=False)
+            if not part.has(**where):
+                ids = draw_ids(problem, size)
+                time_batch(part, problem, where, held, ids, chosen, all_heads)
             size *= 2
 
 
-def fastest(part: Part, found: dict, size: tuple[int, int, int], biased: bool) -> list[str]:
-    """Return the heads that run at a size, fastest first, by their own forward and backward, timed in turn."""
+@dataclasses.dataclass
+class HeldStep:
+    """A step that is ready, and the bytes of its model and optimizer."""
+
+    step: Callable
+    state: int
+
+
+def make_steps(part: Part, problem, folder: str, device) -> dict[str, HeldStep]:
+    """Make the step of each method that fits, and take it once."""
+    from held_steps import draw_ids, methods_of
+
+    held = {}
+    for method, build in methods_of(problem).items():
+        item = f"{label_of(problem)}: {method}"
+        if item in part.without:
+            continue
+        with part.attempt(item) as outcome:
+            before = allocated(device)
+            step = build(problem, folder, device)
+            step({"input_ids": draw_ids(problem, 1)})
+        if outcome["ran"]:
+            held[method] = HeldStep(step, allocated(device) - before)
+        step = None
+    return held
+
+
+def label_of(problem) -> str:
+    return f"{problem.model}, V = {problem.vocab_size:,}"
+
+
+def time_batch(
+    part: Part,
+    problem,
+    where: dict,
+    held: dict[str, HeldStep],
+    ids,
+    chosen: ChosenHead,
+    all_heads: dict,
+) -> None:
+    """Time the held steps on one batch, and drop those that do not fit.
+
+    Args:
+        where: model and sizes, which begin each row.
+        ids: ``(B, T)`` of the batch.
+        chosen: the head of vanilla, which becomes the fastest that fits.
+        all_heads: the heads to choose from.
+    """
+    import torch
+    from held_steps import timed
+    from loss import alternate
+
+    device = torch.device(part.device)
+    batch = {"input_ids": ids}
+    peaks = {}
+    used_head = None
+    too_large = []
+    for method in list(held):
+        head_names: list[str | None] = [None]
+        if method == VANILLA:
+            head_names = fastest_heads(part, problem, ids, all_heads)
+        for head_name in head_names:  # try the next one if a head needs too much memory
+            if head_name is not None:
+                chosen.head = all_heads[head_name]
+            with part.attempt(f"{label_of(problem)}: {method}") as outcome:
+                peak = peak_of(held[method].step, batch, device)
+            if outcome["ran"]:
+                peaks[method] = peak + held[method].state
+                used_head = head_name or used_head
+                break
+        if not outcome["ran"]:
+            if not outcome["fits"]:
+                too_large.append(method)
+            del held[method]
+            part.free()
+    seconds = {}
+    item = f"{label_of(problem)}: times at batch {len(ids)}"
+    with part.attempt(item, may_not_fit=False):
+        runs = {
+            method: functools.partial(timed, ready.step, batch, device)
+            for method, ready in held.items()
+        }
+        seconds = alternate(runs, 3)
+    runs = None
+    for method, values in seconds.items():
+        median = statistics.median(values)
+        over_headless = None
+        if "headless" in seconds:
+            ratios = [
+                value / of_headless
+                for value, of_headless in zip(values, seconds["headless"], strict=True)
+            ]
+            over_headless = statistics.median(ratios)
+        part.add(
+            **where,
+            method=method,
+            fits=True,
+            head=used_head if method == VANILLA else None,
+            ms=1e3 * median,
+            low=1e3 * min(values),
+            high=1e3 * max(values),
+            tokens_per_second=ids.numel() / median,
+            over_headless=over_headless,
+            gib=peaks[method] / 2**30 if part.device == "cuda" else None,
+        )
+    for method in too_large:
+        part.add(**where, method=method, fits=False)
+
+
+def fastest_heads(part: Part, problem, ids, all_heads: dict) -> list[str]:
+    """Return the heads that can serve the predictions of a batch, fastest first."""
+    from held_steps import MODELS, config_of
+
+    masked = MODELS[problem.model][0] == "mlm"  # these models also have a bias in the head
+    count = int(0.15 * ids.numel()) if masked else ids.numel()
+    shape = (count, config_of(problem).hidden_size, problem.vocab_size)
+    return fastest(part, all_heads, shape, biased=masked)
+
+
+def fastest(part: Part, all_heads: dict, size: tuple[int, int, int], biased: bool) -> list[str]:
+    """Return the heads that run at a size, fastest first.
+
+    What counts is their own forward and backward, timed in turn.
+    """
     import torch
     from loss import alternate, make_inputs, run_once
 
-    inputs = make_inputs(
-        size, torch.bfloat16 if part.scale == "gpu" else torch.float32, part.device
-    )
+    dtype = torch.bfloat16 if part.scale == "gpu" else torch.float32
+    inputs = make_inputs(size, dtype, part.device)
     bias = torch.zeros_like(inputs[2][:, 0]).requires_grad_() if biased else None
     runs = {}
-    for name, head in found.items():
+    for name, head in all_heads.items():
         item = f"{name} as the head{', with a bias' if biased else ''}"
-        if item in part.without or item in part.found["failures"]:
+        if item in part.without or item in part.findings["failures"]:
             continue
         run = functools.partial(run_once, functools.partial(head, bias=bias), inputs)
         with part.attempt(item) as outcome:
@@ -417,7 +489,7 @@ def allocated(device) -> int:
 
 
 def peak_of(step, batch, device) -> int:
-    """Return the bytes that a step needs at its peak beyond those in use before it; also warm up."""
+    """Return the bytes that a step needs at its peak beyond those in use before it; warms up."""
     import torch
 
     step(batch)
@@ -431,7 +503,7 @@ def peak_of(step, batch, device) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-# All parts ---------------------------------------------------------------------------------------------------------------
+# All parts ----------------------------------------------------------------------------------------
 
 
 def main() -> None:
@@ -454,10 +526,10 @@ def main() -> None:
     if args.scale != "cpu":
         import torch
 
-        found = torch.cuda.is_available()
-        if args.scale == "gpu" and not found:
+        has_gpu = torch.cuda.is_available()
+        if args.scale == "gpu" and not has_gpu:
             parser.error("--scale is gpu but torch sees no GPU here: use --scale cpu.")
-        args.scale = "gpu" if found else "cpu"
+        args.scale = "gpu" if has_gpu else "cpu"
     args.minutes = args.minutes or (9 if args.scale == "gpu" else 5)
     # A run ended from outside, as by a time limit, must still report what it measured.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -469,11 +541,11 @@ def run_part(args) -> None:
     try:
         globals()[args.part](part)
     except Exception:
-        part.found["error"] = traceback.format_exc(limit=-4)
+        part.findings["error"] = traceback.format_exc(limit=-4)
         part.save()
         raise
-    part.found.pop("error", None)
-    part.found["finished"] = True
+    part.findings.pop("error", None)
+    part.findings["finished"] = True
     part.save()
 
 
@@ -493,31 +565,36 @@ def run_all(args) -> int:
             seconds = (end - time.monotonic()) * waiting[name] / sum(waiting.values())
             del waiting[name]
             print(f"{name}: at most {seconds:.0f} s", flush=True)
-            for found in follow(name, args, Path(folder), seconds):
-                report["parts"][name] = found
+            for findings in follow(name, args, Path(folder), seconds):
+                report["parts"][name] = findings
                 write(report, output)
             print(
-                f"{name}: {found['status']} after {found['seconds']:.0f} s, {len(found['rows'])} figures",
+                f"{name}: {findings['status']} after {findings['seconds']:.0f} s, "
+                f"{len(findings['rows'])} figures",
                 flush=True,
             )
     print((output / f"{FILE}.md").read_text())
     parts = report["parts"].values()
     above = [row for part in parts for row in part["rows"] if row.get("ok") is False]
     broken = set(report["parts"].get("parity", {}).get("failures", ()))
-    return int(bool(above or broken) or any(part["status"] == "failed" for part in parts))
+    failed = [part for part in parts if part["status"] == "failed"]
+    return 1 if above or broken or failed else 0
 
 
 def follow(name: str, args, folder: Path, seconds: float) -> Iterator[dict]:
     """Run one part and yield its findings: every two seconds while it runs, and at its end."""
-    path, started, without, status = folder / f"{name}.json", time.monotonic(), [], "failed"
-    found: dict = {"rows": [], "failures": {}, "facts": {}}
+    path = folder / f"{name}.json"
+    started = time.monotonic()
+    without: list[str] = []  # items in which the process died
+    status = "failed"
+    findings: dict = {"rows": [], "failures": {}, "facts": {}}
     environment = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUDA_VISIBLE_DEVICES": "0"} | os.environ
 
     def state(status: str) -> dict:
-        nonlocal found
+        nonlocal findings
         if path.exists():
-            found = json.loads(path.read_text())
-        return found | {
+            findings = json.loads(path.read_text())
+        return findings | {
             "status": status,
             "seconds": time.monotonic() - started,
             "left_out": without,
@@ -526,16 +603,8 @@ def follow(name: str, args, folder: Path, seconds: float) -> Iterator[dict]:
     for _ in range(1 + RESTARTS):
         left = seconds - (time.monotonic() - started)
         # No item starts in the last tenth of the time, which is left for the item then running.
-        command = [
-            sys.executable,
-            __file__,
-            "--part",
-            name,
-            "--result",
-            str(path),
-            "--scale",
-            args.scale,
-        ]
+        command = [sys.executable, __file__, "--part", name, "--scale", args.scale]
+        command += ["--result", str(path)]
         command += ["--seconds", str(left - 0.1 * seconds), "--without", *without]
         process = subprocess.Popen(command, env=environment)
         try:
@@ -577,6 +646,7 @@ def machine(scale: str) -> dict:
         "accelerate",
         "liger-kernel",
         "cut-cross-entropy",
+        "quack-kernels",
         "flash-attn",
     ):
         with contextlib.suppress(PackageNotFoundError):
@@ -588,26 +658,52 @@ def machine(scale: str) -> dict:
     return facts
 
 
-# The page ----------------------------------------------------------------------------------------------------------------
+# The page -----------------------------------------------------------------------------------------
 
 # Columns of each part: name in the rows, heading, format.
 COLUMNS = {
-    "parity": [("check", "check", ""), ("figure", "figure", ""), ("value", "value", ".3g"), ("bound", "bound", ".3g"),
-               ("ok", "within", "")],
-    "loss": [("K", "K", ","), ("U", "U", ","), ("D", "D", ","), ("V", "V", ","), ("method", "method", ""), ("ms", "ms", ",.2f"),
-             ("low", "least", ",.2f"), ("high", "most", ",.2f"), ("mib", "peak MiB", ",.0f"),
-             ("loss_error", "error: loss", ".1e"), ("outputs_error", "d outputs", ".1e"),
-             ("embedding_error", "d embedding", ".1e")],
-    "steps": [("model", "model", ""), ("V", "V", ","), ("length", "length", ""), ("batch", "batch", ""), ("method", "step", ""),
-              ("head", "head", ""), ("ms", "ms", ",.1f"), ("low", "least", ",.1f"), ("high", "most", ",.1f"),
-              ("over_headless", "over headless", ".2f"), ("tokens_per_second", "tokens/s", ",.0f"), ("gib", "peak GiB", ".1f")],
-}  # fmt: skip
+    "parity": [
+        ("check", "check", ""),
+        ("figure", "figure", ""),
+        ("value", "value", ".3g"),
+        ("bound", "bound", ".3g"),
+        ("ok", "within", ""),
+    ],
+    "loss": [
+        ("K", "K", ","),
+        ("U", "U", ","),
+        ("D", "D", ","),
+        ("V", "V", ","),
+        ("method", "method", ""),
+        ("ms", "ms", ",.2f"),
+        ("low", "least", ",.2f"),
+        ("high", "most", ",.2f"),
+        ("mib", "peak MiB", ",.0f"),
+        ("loss_error", "error: loss", ".1e"),
+        ("outputs_error", "d outputs", ".1e"),
+        ("embedding_error", "d embedding", ".1e"),
+    ],
+    "steps": [
+        ("model", "model", ""),
+        ("V", "V", ","),
+        ("length", "length", ""),
+        ("batch", "batch", ""),
+        ("method", "step", ""),
+        ("head", "head", ""),
+        ("ms", "ms", ",.1f"),
+        ("low", "least", ",.1f"),
+        ("high", "most", ",.1f"),
+        ("over_headless", "over headless", ".2f"),
+        ("tokens_per_second", "tokens/s", ",.0f"),
+        ("gib", "peak GiB", ".1f"),
+    ],
+}
 WORDS = {
     "parity": "No figure may exceed its bound.",
-    "loss": "Medians of forward and backward; methods take turns. Errors are relative to float64 on the same inputs. A row "
-    "without figures did not fit into memory.",
-    "steps": "Medians of forward, backward, clipping and AdamW; methods take turns. A row without figures did not fit into the "
-    "memory left by the methods still running.",
+    "loss": "Medians of forward and backward; methods take turns. Errors are relative to float64 "
+    "on the same inputs. A row without figures did not fit into memory.",
+    "steps": "Medians of forward, backward, clipping and AdamW; methods take turns. A row without "
+    "figures did not fit into the memory left by the methods still running.",
 }
 
 
@@ -659,7 +755,9 @@ def page(report: dict) -> str:
 def cell(value, form: str) -> str:
     if value is None:
         return ""
-    return {True: "yes", False: "NO"}[value] if isinstance(value, bool) else format(value, form)
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    return format(value, form)
 
 
 if __name__ == "__main__":

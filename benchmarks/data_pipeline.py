@@ -1,11 +1,15 @@
-"""Measure the time from texts to packed rows: `tokenize_and_pack` against the two ``datasets.map`` passes of run_clm.py.
+#!/usr/bin/env python
+"""Measure the time from texts to packed rows: `tokenize_and_pack` against the two ``datasets.map``
+passes of run_clm.py.
 
     python benchmarks/data_pipeline.py
-    python benchmarks/data_pipeline.py --train_file en.txt.gz de.txt.gz ja.txt.gz --tokenizers bpe wordpiece unigram
+    python benchmarks/data_pipeline.py --train_file en.txt.gz de.txt.gz ja.txt.gz \\
+        --tokenizers bpe wordpiece unigram
 
-Both get the same texts, tokenizer and number of processes, start without caches and take turns. Each file is measured
-separately, as one language. Without --train_file, the texts are made up: words separated by spaces, and characters of a script
-without spaces. The Unigram tokenizer follows SentencePiece: its words begin with their space.
+Both get the same texts, tokenizer and number of processes, start without caches and take turns.
+Each file is measured separately, as one language. Without --train_file, the texts are made up:
+words separated by spaces, and characters of a script without spaces. The Unigram tokenizer follows
+SentencePiece: its words begin with their space.
 """
 
 import argparse
@@ -14,6 +18,7 @@ import random
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 
@@ -28,13 +33,15 @@ from headless_trainer.corpus.packing import available_processors, tokenize_and_p
 from headless_trainer.corpus.texts import load_texts
 from headless_trainer.corpus.tokenization import train_tokenizer
 
-OURS, RUN_CLM = "tokenize_and_pack", "run_clm"
+OURS = "tokenize_and_pack"
+RUN_CLM = "run_clm"
+TOKENIZER_CHARACTERS = 10_000_000  # that a tokenizer is trained on
 
 
 def run_clm(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, processes: int
 ) -> Dataset:
-    """Tokenize 1,000 texts at a time, then regroup lists, as the language-modelling example of transformers does."""
+    """Tokenize 1,000 texts at a time, then regroup lists, as transformers' example does."""
 
     def tokenize(examples: dict) -> dict:
         return tokenizer(examples["text"])
@@ -43,15 +50,16 @@ def run_clm(
         joined = {name: list(chain.from_iterable(rows)) for name, rows in examples.items()}
         total = len(joined["input_ids"]) // block_size * block_size
         blocks = {
-            name: [ids[i : i + block_size] for i in range(0, total, block_size)]
+            name: [ids[start : start + block_size] for start in range(0, total, block_size)]
             for name, ids in joined.items()
         }
         blocks["labels"] = blocks["input_ids"].copy()
         return blocks
 
-    settings = {"batched": True, "num_proc": processes}
-    tokenized = texts.map(tokenize, remove_columns=texts.column_names, **settings)
-    return tokenized.map(group_texts, **settings)
+    tokenized = texts.map(
+        tokenize, batched=True, num_proc=processes, remove_columns=texts.column_names
+    )
+    return tokenized.map(group_texts, batched=True, num_proc=processes)
 
 
 def ours(
@@ -65,52 +73,62 @@ def ours(
 WAYS = {OURS: ours, RUN_CLM: run_clm}
 
 
-def made_up(spaces: bool, characters: int = 5_000_000) -> Dataset:
-    """Make up paragraphs of words, or of single characters without spaces, with frequencies by rank as in a language."""
+def made_up(with_spaces: bool, characters: int = 5_000_000) -> Dataset:
+    """Make up paragraphs of words, or of single characters without spaces.
+
+    Their frequencies by rank are as in a language.
+    """
     draw = random.Random(0)
-    if spaces:
+    if with_spaces:
+        separator = " "
         lexicon = [
             "".join(draw.choices("etaoinshrdlu", k=draw.randint(2, 9))) for _ in range(50_000)
         ]
     else:
-        lexicon = [chr(0x4E00 + i) for i in range(3000)]
-    weights = [1 / (i + 2.7) for i in range(len(lexicon))]
-    texts, size = [], 0
+        separator = ""
+        lexicon = [chr(0x4E00 + number) for number in range(3000)]
+    weights = [1 / (rank + 2.7) for rank in range(len(lexicon))]
+    texts = []
+    size = 0
     while size < characters:
-        texts.append(
-            (" " if spaces else "").join(draw.choices(lexicon, weights, k=draw.randint(20, 150)))
-        )
+        words = draw.choices(lexicon, weights, k=draw.randint(20, 150))
+        texts.append(separator.join(words))
         size += len(texts[-1])
     return Dataset.from_dict({"text": texts})
 
 
 def tokenizer_of(
-    kind: str, texts: Dataset, vocab_size: int, folder: str
+    algorithm: str, texts: Dataset, vocab_size: int, folder: str
 ) -> PreTrainedTokenizerBase:
-    """Train a tokenizer on the first ten million characters, and load it like any other."""
-    size, first = 0, []
+    """Train a tokenizer on the first characters of the texts, and load it like any other."""
+    size = 0
+    first = []
     for row in islice(texts, 100_000):
         first.append(row["text"])
         size += len(row["text"])
-        if size > 10_000_000:
+        if size > TOKENIZER_CHARACTERS:
             break
-    if kind == "unigram":
-        backend = Tokenizer(models.Unigram())
-        backend.pre_tokenizer = pre_tokenizers.Metaspace()
-        special = ["<unk>", "</s>"]
-        trainer = trainers.UnigramTrainer(
-            vocab_size=vocab_size, special_tokens=special, unk_token="<unk>", show_progress=False
-        )
-        backend.train_from_iterator(first, trainer)
-        trained = PreTrainedTokenizerFast(
-            tokenizer_object=backend, unk_token="<unk>", eos_token="</s>"
-        )
+    if algorithm == "unigram":
+        trained = unigram_tokenizer(first, vocab_size)
     else:
         trained = train_tokenizer(
-            first, kind=kind, vocab_size=vocab_size, task="clm", max_seq_length=2**30
+            first, kind=algorithm, vocab_size=vocab_size, task="clm", max_seq_length=2**30
         )
     trained.save_pretrained(folder)
     return AutoTokenizer.from_pretrained(folder)
+
+
+def unigram_tokenizer(texts: list[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    backend = Tokenizer(models.Unigram())
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size,
+        special_tokens=["<unk>", "</s>"],
+        unk_token="<unk>",
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token="</s>")
 
 
 def measure(
@@ -119,7 +137,7 @@ def measure(
     block_size: int,
     processes: int,
     repeats: int,
-):
+) -> tuple[dict[str, list[float]], dict[str, int]]:
     """Return the seconds of each repeat of both ways, and the tokens in the rows of each."""
     for way in WAYS.values():  # pays for imports, threads and the page cache
         way(texts.select(range(max(1, len(texts) // 50))), tokenizer, block_size, processes)
@@ -159,54 +177,69 @@ def main() -> None:
     args = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     datasets.disable_progress_bars()
-    corpora = {Path(name).name: [name] for name in args.train_file or ()} or {
-        "made-up words": True,
-        "no spaces": False,
-    }
     print(
-        f"Medians of {args.repeats} runs in turn, with equal process counts; {available_processors()} processors.\n"
+        f"Medians of {args.repeats} runs in turn, with equal process counts; "
+        f"{available_processors()} processors.\n"
     )
     print(
-        "| texts | tokenizer | processes | ours, tokens/s | run_clm, tokens/s | run_clm's time over ours (range) |"
+        "| texts | tokenizer | processes | ours, tokens/s | run_clm, tokens/s "
+        "| run_clm's time over ours (range) |"
     )
     print("|---|---|---|---|---|---|")
     results = []
-    for name, source in corpora.items():
-        datasets.enable_caching()  # texts may be cached, rows may not
-        texts = (
-            made_up(source)
-            if args.train_file is None
-            else load_texts(DataArguments(train_file=source))["train"]
-        )
-        datasets.disable_caching()
-        if args.max_documents:
-            texts = texts.select(range(min(args.max_documents, len(texts)))).flatten_indices()
-        for kind in args.tokenizers:
+    for name, texts in corpora(args):
+        for algorithm in args.tokenizers:
             with tempfile.TemporaryDirectory() as folder:
-                tokenizer = tokenizer_of(kind, texts, args.vocab_size, folder)
+                tokenizer = tokenizer_of(algorithm, texts, args.vocab_size, folder)
             for processes in args.processes:
                 seconds, tokens = measure(
                     texts, tokenizer, args.block_size, processes, args.repeats
                 )
-                ratios = [
-                    peer / own for own, peer in zip(seconds[OURS], seconds[RUN_CLM], strict=True)
-                ]
-                # Each rate counts its own tokens: run_clm drops the end of every 1,000 texts.
-                own, peer = (tokens[way] / statistics.median(seconds[way]) for way in WAYS)
-                ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-                print(
-                    f"| {name} | {kind} | {processes} | {own:,.0f} | {peer:,.0f} | {ratio} |",
-                    flush=True,
-                )
-                row = {
+                result = {
                     "texts": name,
-                    "tokenizer": kind,
+                    "tokenizer": algorithm,
                     "processes": processes,
                     "seconds": seconds,
                     "tokens": tokens,
                 }
-                results.append(row | {"ratio": statistics.median(ratios)})
+                ratios = print_row(result)
+                results.append(result | {"ratio": statistics.median(ratios)})
     write_results(args.results_dir, results)
+
+
+def corpora(args: argparse.Namespace) -> Iterator[tuple[str, Dataset]]:
+    """Yield the name and the texts of each file, or of each made-up corpus."""
+    if args.train_file is None:
+        sources = {"made-up words": True, "no spaces": False}
+    else:
+        sources = {Path(path).name: path for path in args.train_file}
+    for name, source in sources.items():
+        datasets.enable_caching()  # texts may be cached, rows may not
+        if args.train_file is None:
+            texts = made_up(with_spaces=source)
+        else:
+            texts = load_texts(DataArguments(train_file=[source]))["train"]
+        datasets.disable_caching()
+        if args.max_documents:
+            texts = texts.select(range(min(args.max_documents, len(texts)))).flatten_indices()
+        yield name, texts
+
+
+def print_row(result: dict) -> list[float]:
+    """Print the row of a result, and return run_clm's time over ours in each round."""
+    seconds = result["seconds"]
+    ratios = [theirs / own for own, theirs in zip(seconds[OURS], seconds[RUN_CLM], strict=True)]
+    # Each rate counts its own tokens: run_clm drops the end of every 1,000 texts.
+    rates = [result["tokens"][way] / statistics.median(seconds[way]) for way in WAYS]
+    cells = (
+        result["texts"],
+        result["tokenizer"],
+        str(result["processes"]),
+        *(f"{rate:,.0f}" for rate in rates),
+        f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+    )
+    print(f"| {' | '.join(cells)} |", flush=True)
+    return ratios
 
 
 if __name__ == "__main__":

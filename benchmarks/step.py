@@ -1,75 +1,95 @@
 #!/usr/bin/env python
-"""Time one training step: headless, the trunk alone, sampled softmax, our vanilla trainer, and transformers' own model.
+"""Time one training step: headless, the trunk alone, sampled softmax, our vanilla trainer, and
+transformers' own model.
 
     python benchmarks/step.py
     python benchmarks/step.py --vocab_size 120000
     python benchmarks/step.py --length 512 --batch_size 1 2 4 8 --figure batch_size.png
     python benchmarks/step.py --model xlm-roberta-base --batch_size 4
 
-All methods share the trunk (BERT-small by default), the batch, the masking rate and AdamW, and take turns after a warm-up.
-"trunk only" runs forward, backward and optimizer of the trunk on a loss that costs nothing: no objective can be cheaper.
-"transformers" is ...ForMaskedLM / ...ForCausalLM as run_mlm / run_clm run it, with logits at every position. "rows" means that
-AdamW updates only the rows that a step reads. --pool_size adds headless steps with pools of that size. Peak memory is that of
-three steps in a separate process: on a CPU with Python and its libraries, on a GPU of tensors alone. --figure draws time and
-memory against the batch size, like figure 3 of the paper. Hub models have random weights and their own vocabulary size.
+This is `headless-trainer compare-steps` for the models of the project's figures, whose weights are
+random, and for several batch sizes: `headless_trainer.timing` takes the steps and the time. All
+methods share the trunk (BERT-small by default), the batches, the masking rate and AdamW, and take
+turns, each in a process of its own. "trunk only" trains the trunk on a loss that costs nothing: no
+objective can be cheaper. "transformers" is ...ForMaskedLM / ...ForCausalLM as run_mlm / run_clm run
+it, with logits at every position. "rows" means that AdamW updates only the rows that a step reads.
+--pool_size adds headless steps with pools of that size. Peak memory is that of the process: on a
+CPU with Python and its libraries, on a GPU of tensors alone. --figure draws time and memory against
+the batch size, like figure 3 of the paper.
 """
 
 import argparse
-import contextlib
-import functools
+import json
+import math
 import statistics
-import tempfile
-import time
 from pathlib import Path
 
-import torch
-from loss import alternate, in_a_process, machine, results_argument, token_shares, write_results
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    PreTrainedTokenizerFast,
-)
+from loss import DEVICE, machine, results_argument, write_results
 
-from headless_trainer import (
-    HeadlessTrainer,
-    HeadlessTrainingArguments,
-    SampledSoftmaxTrainer,
-    VanillaTrainer,
-)
 from headless_trainer.cards.facts import software
+from headless_trainer.command_line import parse_args
 from headless_trainer.presentation.pictures import Panel, Series, draw_panels, to_png
 from headless_trainer.presentation.tables import markdown
-from headless_trainer.trainers.isolation import sent
-from headless_trainer.trainers.window import peak_memory_mib
+from headless_trainer.timing.step_arguments import ARGUMENT_CLASSES, TRANSFORMERS, TRUNK
+from headless_trainer.timing.step_rows import rows_of, stand_in_tokenizer
+from headless_trainer.timing.timed_training import TurnRequest
+from headless_trainer.timing.turns import Measurements, measure
 
-SIZES = "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+
+
+def sizes(*values: int, **others: int) -> dict[str, int]:
+    """Return the settings of a configuration: width, layers, heads, width between, and others."""
+    return dict(zip(SIZES, values, strict=True)) | others
+
+
+# Task, architecture and settings of each model.
 MODELS = {
-    "bert-small": ("mlm", "bert", dict(zip(SIZES, (512, 4, 8, 2048), strict=True))),
+    "bert-small": ("mlm", "bert", sizes(512, 4, 8, 2048)),
     "bert-base": ("mlm", "bert", {}),
-    "table-10-decoder": ("clm", "gpt2", dict(n_embd=192, n_layer=3, n_head=3)),
-    "pythia-70m": ("clm", "gpt_neox", dict(zip(SIZES, (512, 6, 8, 2048), strict=True))),
+    "table-10-decoder": ("clm", "gpt2", {"n_embd": 192, "n_layer": 3, "n_head": 3}),
+    "pythia-70m": ("clm", "gpt_neox", sizes(512, 6, 8, 2048)),
     "xlm-roberta-base": (
         "mlm",
         "xlm-roberta",
-        dict(max_position_embeddings=514, type_vocab_size=1),
+        {"max_position_embeddings": 514, "type_vocab_size": 1},
     ),
-    "mmbert-small": ("mlm", "modernbert", dict(zip(SIZES, (384, 22, 6, 1152), strict=True))),
+    "mmbert-small": ("mlm", "modernbert", sizes(384, 22, 6, 1152)),
     "gemma-3-270m": (
         "clm",
         "gemma3_text",
-        dict(zip(SIZES, (640, 18, 4, 2048), strict=True))
-        | dict(num_key_value_heads=1, head_dim=256),
+        sizes(640, 18, 4, 2048, num_key_value_heads=1, head_dim=256),
     ),
-    "studies-roformer": ("mlm", "roformer", dict(zip(SIZES, (128, 2, 2, 512), strict=True))),
-    "tiny-encoder": ("mlm", "bert", dict(zip(SIZES, (64, 2, 2, 128), strict=True))),
-    "tiny-decoder": ("clm", "gpt2", dict(n_embd=64, n_layer=2, n_head=2)),
+    "studies-roformer": ("mlm", "roformer", sizes(128, 2, 2, 512)),
+    "tiny-encoder": ("mlm", "bert", sizes(64, 2, 2, 128)),
+    "tiny-decoder": ("clm", "gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 2}),
 }
 VOCABULARIES = {"xlm-roberta-base": 250_002, "mmbert-small": 256_000, "gemma-3-270m": 262_144}
+VOCABULARY_OF_OTHERS = 50_304
+
+# Line of `compare-steps` and further flags of each method.
+METHODS: dict[str, tuple[str, list[str]]] = {
+    "headless": ("headless", []),
+    "trunk only": (TRUNK, []),
+    "sampled softmax": ("sampled_softmax", []),
+    "sampled softmax, rows": ("sampled_softmax", ["--sparse_embedding_updates"]),
+    "our vanilla": ("vanilla", []),
+    "transformers": (TRANSFORMERS, []),
+}
+READINGS_OF_A_TURN = 3
 
 
 def main() -> None:
+    args = parse_arguments()
+    measured = {}
+    for batch_size in args.batch_size:
+        measured[batch_size] = measure_batch(args, batch_size)
+    write_results(args.results_dir, measured)
+    if args.figure:
+        draw(measured, args.figure)
+
+
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -77,233 +97,108 @@ def main() -> None:
     parser.add_argument("--vocab_size", type=int, help="default: the model's own, or 50,304")
     parser.add_argument("--batch_size", type=int, nargs="+", default=[8])
     parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--repeats", type=int, default=9, help="timed steps of each method")
     parser.add_argument("--pool_size", type=int, nargs="*", default=[])
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--figure", help="PNG to write")
     results_argument(parser)
     args = parser.parse_args()
-    args.vocab_size = args.vocab_size or VOCABULARIES.get(args.model, 50_304)
-    problems = [
-        argparse.Namespace(**vars(args) | {"batch_size": batch_size})
-        for batch_size in args.batch_size
-    ]
-    measured = {each.batch_size: measure(each) for each in problems}
-    write_results(args.results_dir, measured)
-    if args.figure:
-        draw(measured, args.figure)
+    if args.vocab_size is None:
+        args.vocab_size = VOCABULARIES.get(args.model, VOCABULARY_OF_OTHERS)
+    return args
 
 
-def measure(args) -> dict[str, dict]:
-    """Print the table, and return the seconds, their median ratio to the first method's and the peak MiB of each method."""
-    batch, device = batch_of(args)
+def measure_batch(args: argparse.Namespace, batch_size: int) -> dict[str, dict]:
+    """Print a table of one batch size, and return seconds, ratio and peak MiB of each method.
+
+    The ratio is the median time over that of the first method, round by round.
+    """
     methods = methods_of(args)
-    memory = {name: in_a_process(peak_memory, args, name) for name in methods}
-    with tempfile.TemporaryDirectory() as folder:
-        steps = {name: build(args, folder, device) for name, build in methods.items()}
-    runs = {name: functools.partial(timed, step, batch, device) for name, step in steps.items()}
-    seconds = alternate(runs, args.repeats, warm_up=2)
-    first = next(iter(seconds.values()))
-    figures, rows = {}, []
-    for name, values in seconds.items():
-        ratio = statistics.median(value / own for value, own in zip(values, first, strict=True))
-        figures[name] = {"seconds": values, "ratio": ratio, "mib": memory[name]}
-        rows.append(
-            (
-                name,
-                f"{1000 * statistics.median(values):.1f}",
-                f"{ratio:.2f}",
-                f"{memory[name]:,.0f}",
-            )
-        )
-    size = f"{args.model}, {args.batch_size} x {args.length} tokens, V = {args.vocab_size:,}"
-    print(
-        f"{size}, {'bf16' if args.bf16 else 'float32'}, {machine(device.type)}, {software()['Versions']}\n"
-    )
-    print(
-        markdown(("step", "median ms", "over the first, round by round (median)", "peak MiB"), rows)
-        + "\n"
-    )
-    return figures
+    flags = flags_of(args, batch_size)
+    model_args, data_args, settings = parse_args(ARGUMENT_CLASSES, flags)
+    task = MODELS[args.model][0]
+    rows, _ = rows_of(stand_in_tokenizer(args.vocab_size), model_args, data_args, settings)
 
+    def request_of(method: str, seconds: float) -> TurnRequest:
+        line, more_flags = methods[method]
+        return TurnRequest([*flags, *more_flags], line, task, rows, seconds, READINGS_OF_A_TURN)
 
-def methods_of(args) -> dict:
-    pools = {
-        f"headless, pools of {size:,}": our_step(
-            HeadlessTrainer, lambda args: AutoModel, "headless", pool_size=size
-        )
-        for size in args.pool_size
+    rounds = math.ceil(args.repeats / READINGS_OF_A_TURN)
+    measured = measure(request_of, list(methods), seconds=math.inf, rounds=rounds)
+    print_table(args, batch_size, measured)
+    first = next(iter(measured.values()))
+    return {
+        method: {
+            "seconds": [second for turn in of.seconds for second in turn],
+            "ratio": of.time_over(first),
+            "mib": of.peak_mib,
+        }
+        for method, of in measured.items()
+        if of.was_timed and first.was_timed
     }
-    return {name: METHODS[name] for name in args.methods} | pools
 
 
-def batch_of(args) -> tuple[dict[str, torch.Tensor], torch.device]:
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return {"input_ids": draw_ids(args, args.batch_size)}, device
+def methods_of(args: argparse.Namespace) -> dict[str, tuple[str, list[str]]]:
+    methods = {name: METHODS[name] for name in args.methods}
+    for size in args.pool_size:
+        methods[f"headless, pools of {size:,}"] = ("headless", ["--pool_size", str(size)])
+    return methods
 
 
-def peak_memory(args, name: str) -> float:
-    """Return the peak memory of three steps in MiB."""
-    batch, device = batch_of(args)
-    with tempfile.TemporaryDirectory() as folder:
-        step = methods_of(args)[name](args, folder, device)
-    for _ in range(3):
-        step(batch)
-    return peak_memory_mib(device)
+def flags_of(args: argparse.Namespace, batch_size: int) -> list[str]:
+    """Return the flags of `compare-steps` for a model and a batch size."""
+    _, model_type, settings = MODELS[args.model]
+    flags = ["--model_type", model_type, "--vocab_size", str(args.vocab_size)]
+    flags += ["--per_device_train_batch_size", str(batch_size)]
+    flags += ["--max_seq_length", str(args.length)]
+    if settings:
+        flags += ["--config_overrides", json.dumps(settings)]
+    if args.bf16:
+        flags.append("--bf16")
+    return flags
 
 
-def timed(step, batch: dict[str, torch.Tensor], device: torch.device) -> float:
-    """Return the seconds of a step: on a GPU the mean of four, so that the host prepares one while another runs."""
-    steps, started = 4 if device.type == "cuda" else 1, time.perf_counter()
-    for _ in range(steps):
-        step(batch)
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - started) / steps
-
-
-def draw_ids(args, batch_size: int) -> torch.Tensor:
-    """Draw ``(B, T)`` ids that have about as many distinct ones as a text."""
-    shares = token_shares(args.vocab_size)[5:]
-    generator = torch.Generator().manual_seed(0)
-    return 5 + torch.multinomial(shares, batch_size * args.length, True, generator=generator).view(
-        batch_size, -1
-    )
-
-
-def expected_counts(args) -> torch.Tensor:
-    """Return ``(V,)`` occurrences of each token in a text of a million tokens."""
-    shares = token_shares(args.vocab_size)
-    return (1e6 * shares / shares.sum()).long()
-
-
-def config_of(args):
-    _, model_type, overrides = MODELS[args.model]
-    return AutoConfig.for_model(model_type, vocab_size=args.vocab_size, **overrides)
-
-
-def tokenizer_of(args) -> PreTrainedTokenizerFast:
-    from tokenizers import Tokenizer, models
-
-    words = {f"w{i}": i for i in range(5, args.vocab_size)}
-    specials = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}
-    backend = Tokenizer(models.WordLevel(specials | words, unk_token="[UNK]"))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="[PAD]", mask_token="[MASK]", sep_token="[SEP]"
-    )
-
-
-def our_step(trainer_class, model_class, objective: str, **own_settings):
-    def build(args, folder, device):
-        torch.manual_seed(0)
-        settings = HeadlessTrainingArguments(
-            folder, objective=objective, task=MODELS[args.model][0], bf16=args.bf16, report_to="none", save_strategy="no",
-            use_cpu=device.type == "cpu", optim="adamw_torch_fused", **own_settings,
-        )  # fmt: skip
-        with device:  # draws random weights on the device, which is seconds faster on a GPU
-            model = model_class(args).from_config(config_of(args))
-        given = (
-            {"token_counts": expected_counts(args)}
-            if trainer_class is SampledSoftmaxTrainer
-            else {}
-        )
-        trainer = trainer_class(model, settings, processing_class=tokenizer_of(args), **given)
-        as_rows = (
-            trainer.rows.updated_as_rows() if trainer.rows is not None else contextlib.nullcontext()
-        )
-        as_rows.__enter__()
-        trainer.create_optimizer()
-        trainer.model.train()
-        trainer.current_gradient_accumulation_steps = 1
-        trainer.accelerator.gradient_state._set_sync_gradients(True)
-
-        def step(batch):
-            (targets,), _ = trainer.get_batch_samples(iter([batch]), 1, device)
-            loss = trainer.training_step(trainer.model, targets)
-            trainer._clip_grad_norm(trainer.model)
-            trainer.optimizer.step()
-            trainer.optimizer.zero_grad()
-            return loss
-
-        step.as_rows = as_rows  # keeps it open as long as the step exists
-        return step
-
-    return build
-
-
-def plain_step(model_class, loss_of):
-    def build(args, folder, device):
-        torch.manual_seed(0)
-        with device:
-            model = model_class(args).from_config(config_of(args)).train()
-        if getattr(model.base_model, "pooler", None) is not None:
-            model.base_model.pooler = None
-        model.config.use_cache = False  # as Trainer sets it
-        optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, fused=True)
-
-        def step(batch):
-            with torch.autocast(device.type, torch.bfloat16, enabled=args.bf16):
-                loss = loss_of(args, model, sent(batch["input_ids"], device))
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return step
-
-    return build
-
-
-def trunk_loss(args, model, ids):
-    return model(input_ids=ids).last_hidden_state.sum()
-
-
-def transformers_loss(args, model, ids):
-    labels = ids
-    if MODELS[args.model][0] == "mlm":
-        masked = torch.rand(ids.shape, device=ids.device) < 0.15
-        labels = ids.masked_fill(~masked, -100)
-        ids = ids.masked_fill(masked & (torch.rand(ids.shape, device=ids.device) < 0.8), 4)
-    return model(input_ids=ids, labels=labels).loss
-
-
-def language_model_class(args):
-    return AutoModelForMaskedLM if MODELS[args.model][0] == "mlm" else AutoModelForCausalLM
-
-
-METHODS = {
-    "headless": our_step(HeadlessTrainer, lambda args: AutoModel, "headless"),
-    "trunk only": plain_step(lambda args: AutoModel, trunk_loss),
-    "sampled softmax": our_step(SampledSoftmaxTrainer, language_model_class, "sampled_softmax"),
-    "sampled softmax, rows": our_step(
-        SampledSoftmaxTrainer,
-        language_model_class,
-        "sampled_softmax",
-        sparse_embedding_updates=True,
-    ),
-    "our vanilla": our_step(VanillaTrainer, language_model_class, "vanilla"),
-    "transformers": plain_step(language_model_class, transformers_loss),
-}
+def print_table(
+    args: argparse.Namespace, batch_size: int, measured: dict[str, Measurements]
+) -> None:
+    first = next(iter(measured.values()))
+    rows = []
+    for method, of in measured.items():
+        if not of.was_timed:
+            rows.append((method, of.reason, "", ""))
+            continue
+        ratio = f"{of.time_over(first):.2f}" if first.was_timed else ""
+        rows.append((method, f"{1000 * of.median:.1f}", ratio, f"{of.peak_mib:,.0f}"))
+    size = f"{args.model}, {batch_size} x {args.length} tokens, V = {args.vocab_size:,}"
+    precision = "bf16" if args.bf16 else "float32"
+    print(f"{size}, {precision}, {machine(DEVICE)}, {software()['Versions']}\n")
+    headings = ("step", "median ms", "over the first, round by round (median)", "peak MiB")
+    print(f"{markdown(headings, rows)}\n")
 
 
 def draw(measured: dict[int, dict[str, dict]], path: str) -> None:
-    panels = []
-    shown = {"milliseconds of a step": lambda found: 1000 * statistics.median(found["seconds"])}
-    for label, take in (shown | {"peak memory, MiB": lambda found: found["mib"]}).items():
-        by_method = {
-            name: [take(at[name]) for at in measured.values()]
-            for name in next(iter(measured.values()))
-        }
-        series = [Series(measured, values, "o-", label=name) for name, values in by_method.items()]
-        highest = max(max(values) for values in by_method.values())
-        axis = {
-            "xlabel": "rows in a batch",
-            "xticks": list(measured),
-            "ylabel": label,
-            "ylim": (0, 1.05 * highest),
-        }
-        panels.append(Panel(series, **axis))
+    """Draw time and memory of each method against the number of rows in a batch."""
+    batch_sizes = list(measured)
+    methods = list(measured[batch_sizes[0]])
+
+    def panel(label: str, values: dict[str, list[float]]) -> Panel:
+        series = [Series(batch_sizes, values[name], "o-", label=name) for name in methods]
+        highest = max(max(of_method) for of_method in values.values())
+        return Panel(
+            series,
+            xlabel="rows in a batch",
+            xticks=batch_sizes,
+            ylabel=label,
+            ylim=(0, 1.05 * highest),
+        )
+
+    milliseconds = {
+        name: [1000 * statistics.median(measured[size][name]["seconds"]) for size in batch_sizes]
+        for name in methods
+    }
+    memory = {name: [measured[size][name]["mib"] for size in batch_sizes] for name in methods}
+    panels = [panel("milliseconds of a step", milliseconds), panel("peak memory, MiB", memory)]
     Path(path).write_bytes(to_png(draw_panels(panels, legend="first")))
 
 

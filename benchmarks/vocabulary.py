@@ -1,13 +1,15 @@
 #!/usr/bin/env python
-"""Measure time and memory of a training step as the vocabulary grows: headless with and without sparse updates, and vanilla.
+"""Measure time and memory of a training step as the vocabulary grows: headless with and without
+sparse updates, and vanilla.
 
     python benchmarks/vocabulary.py
     python benchmarks/vocabulary.py --sizes 32000 1000000 --repeats 15 --figure vocabulary.png
 
-The trunk, the rows of a batch and their number of distinct tokens are the same at every size: tokens follow Zipf's law over a
-fixed number of types, spread over the vocabulary. Each configuration runs in a process of its own, in the ordinary training
-loop. Its steps take turns with those of a reference process, headless with sparse updates at the smallest size; the ratio is
-the median over these turns. Peak memory is that of the process, Python and its libraries included.
+The trunk, the rows of a batch and their number of distinct tokens are the same at every size:
+tokens follow Zipf's law over a fixed number of types, spread over the vocabulary. Each
+configuration runs in a process of its own, in the ordinary training loop. Its steps take turns with
+those of a reference process, headless with sparse updates at the smallest size; the ratio is the
+median over these turns. Peak memory is that of the process, Python and its libraries included.
 """
 
 import argparse
@@ -17,30 +19,38 @@ import tempfile
 import time
 from pathlib import Path
 
-METHODS = {
-    "headless, sparse": dict(objective="headless", sparse_embedding_updates=True),
-    "untied, sparse": dict(objective="headless", sparse_embedding_updates=True),
-    "headless, dense": dict(objective="headless"),
-    "vanilla": dict(objective="vanilla"),
+# Settings of each method.
+METHODS: dict[str, dict] = {
+    "headless, sparse": {"objective": "headless", "sparse_embedding_updates": True},
+    "untied, sparse": {"objective": "headless", "sparse_embedding_updates": True},
+    "headless, dense": {"objective": "headless"},
+    "vanilla": {"objective": "vanilla"},
 }
 UNTIED = "untied, sparse"  # with a separate matrix for candidates
-# V x D tables held at once: weights and moments, and for dense updates gradients and their summands.
+# V x D tables held at once: weights and moments, and for dense updates gradients and their
+# summands.
 TABLES = {"headless, sparse": 3, "untied, sparse": 6, "headless, dense": 5, "vanilla": 7}
-BATCHES, SPECIAL, WARM_UP = 64, 5, 3
+OTHER_GIB = 0.8  # Python, libraries and everything but these tables
+BATCHES = 64
+SPECIAL = 5  # the first ids
+WARM_UP = 3
 STEPS = 3  # in a turn, whose median counts; one if a step takes over a second
 
 
 def state_bytes(method: str, vocab_size: int, width: int, rows: int) -> int:
-    """Return the bytes of an embedding in training, in float32: weights, moments, gradient (if sparse, of a step's rows)."""
+    """Return the bytes of an embedding in training, in float32.
+
+    They are those of weights, moments and gradient; if it is sparse, of the ``rows`` of a step.
+    """
     table = 4 * vocab_size * width
     if not METHODS[method].get("sparse_embedding_updates"):
         return 4 * table
-    own = (
-        3 * table + 4 * vocab_size + rows * (4 * width + 8)
-    )  # each row's last step; a step's gradients and ids
-    return (
-        2 * own if method == UNTIED else own
-    )  # the candidates' matrix has about as many rows in a step
+    last_steps = 4 * vocab_size  # in which each row was updated
+    gradients_and_ids = rows * (4 * width + 8)
+    of_a_table = 3 * table + last_steps + gradients_and_ids
+    if method == UNTIED:  # the candidates' matrix has about as many rows in a step
+        return 2 * of_a_table
+    return of_a_table
 
 
 def main() -> None:
@@ -72,7 +82,8 @@ def main() -> None:
     args = parser.parse_args()
     if min(args.sizes) < args.types + SPECIAL:
         parser.error(
-            f"--types is {args.types}, which does not fit into the smallest of --sizes, {min(args.sizes)}."
+            f"--types is {args.types}, which does not fit into the smallest of --sizes, "
+            f"{min(args.sizes)}."
         )
     print_header(args)
     results = []
@@ -92,34 +103,41 @@ def main() -> None:
 
 
 def why_not(method: str, vocab_size: int, args) -> str:
-    needed = TABLES[method] * vocab_size * args.width * 4 / 2**30 + 0.8
+    """Return why a configuration is left out, or an empty string."""
     if method == "vanilla" and vocab_size > args.largest_vanilla:
         return f"left out: above --largest_vanilla {args.largest_vanilla:,}"
-    return (
-        f"left out: about {needed:.1f} GiB, --memory_gib {args.memory_gib:g}"
-        if needed > args.memory_gib
-        else ""
-    )
+    needed = TABLES[method] * vocab_size * args.width * 4 / 2**30 + OTHER_GIB
+    if needed > args.memory_gib:
+        return f"left out: about {needed:.1f} GiB, --memory_gib {args.memory_gib:g}"
+    return ""
 
 
 def measure(method: str, vocab_size: int, reference: "Worker", args) -> dict:
     """Time the steps of one configuration in turn with those of the reference."""
     worker = Worker(method, vocab_size, args)
     for _ in range(WARM_UP):
-        own, peak, rows = worker.step()
+        last_seconds, peak, rows = worker.step()
         reference.step()
-    steps = 1 if own > 1 else STEPS
-    seconds, ratios = [], []
+    steps = 1 if last_seconds > 1 else STEPS
+    seconds = []
+    ratios = []
     for _ in range(args.repeats):
-        own, compared = ([process.step() for _ in range(steps)] for process in (worker, reference))
-        peak = own[-1][1]
-        seconds.append(statistics.median(step[0] for step in own))
-        ratios.append(seconds[-1] / statistics.median(step[0] for step in compared))
+        seconds_of_turn = []
+        for _ in range(steps):
+            step_seconds, peak, _ = worker.step()
+            seconds_of_turn.append(step_seconds)
+        seconds_of_reference = [reference.step()[0] for _ in range(steps)]
+        seconds.append(statistics.median(seconds_of_turn))
+        ratios.append(seconds[-1] / statistics.median(seconds_of_reference))
     worker.stop()
     return {
-        "method": method, "vocab_size": vocab_size, "seconds": seconds, "ratio": statistics.median(ratios),
-        "peak": peak, "state": state_bytes(method, vocab_size, args.width, round(rows)),
-    }  # fmt: skip
+        "method": method,
+        "vocab_size": vocab_size,
+        "seconds": seconds,
+        "ratio": statistics.median(ratios),
+        "peak": peak,
+        "state": state_bytes(method, vocab_size, args.width, round(rows)),
+    }
 
 
 class Worker:
@@ -135,7 +153,12 @@ class Worker:
         other.close()
 
     def step(self) -> tuple[float, float, float]:
-        """Take one step; return its seconds, the process's peak memory in GiB and the mean distinct tokens of a step."""
+        """Take one step.
+
+        Returns:
+            Its seconds, the peak memory of the process in GiB, and the mean number of distinct
+            tokens in a step.
+        """
         self.connection.send("step")
         return self.connection.recv()
 
@@ -155,7 +178,10 @@ def train(connection, method: str, vocab_size: int, args) -> None:
     rows, distinct = make_rows(vocab_size, args)
 
     class Pace(TrainerCallback):
-        """Waits between steps, so that only the training loop is timed: data, targets, and forward to optimizer."""
+        """Waits between steps, so that only the training loop is timed.
+
+        It reads data, makes targets, and goes from the forward to the optimizer.
+        """
 
         def on_train_begin(self, arguments, state, control, **kwargs):
             connection.recv()
@@ -164,32 +190,44 @@ def train(connection, method: str, vocab_size: int, args) -> None:
         def on_step_end(self, arguments, state, control, **kwargs):
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
-            connection.send(
-                (
-                    time.perf_counter() - self.started,
-                    peak_memory_mib(arguments.device) / 2**10,
-                    distinct,
-                )
-            )
+            seconds = time.perf_counter() - self.started
+            connection.send((seconds, peak_memory_mib(arguments.device) / 2**10, distinct))
             control.should_training_stop = connection.recv() == "stop"
             self.started = time.perf_counter()
 
     torch.manual_seed(0)
     config = GPT2Config(
-        vocab_size=vocab_size, n_embd=args.width, n_layer=args.layers, n_head=max(1, args.width // 64),
-        n_positions=args.length, bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
+        vocab_size=vocab_size,
+        n_embd=args.width,
+        n_layer=args.layers,
+        n_head=max(1, args.width // 64),
+        n_positions=args.length,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
     with tempfile.TemporaryDirectory() as folder:
         settings = HeadlessTrainingArguments(
-            folder, task="clm", per_device_train_batch_size=args.batch_size, max_steps=10**6, learning_rate=1e-4,
-            weight_decay=0.01, lr_scheduler_type="constant", logging_strategy="no", save_strategy="no",
-            report_to="none", disable_tqdm=True, **METHODS[method],
-        )  # fmt: skip
-        headless = settings.objective == "headless"
-        trainer_class, model_class = (
-            (HeadlessTrainer, GPT2Model) if headless else (VanillaTrainer, GPT2LMHeadModel)
+            folder,
+            task="clm",
+            per_device_train_batch_size=args.batch_size,
+            max_steps=10**6,
+            learning_rate=1e-4,
+            weight_decay=0.01,
+            lr_scheduler_type="constant",
+            logging_strategy="no",
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            **METHODS[method],
         )
-        model = untie(model_class(config)) if method == UNTIED else model_class(config)
+        if settings.objective == "headless":
+            trainer_class = HeadlessTrainer
+            model = GPT2Model(config)
+        else:
+            trainer_class = VanillaTrainer
+            model = GPT2LMHeadModel(config)
+        if method == UNTIED:
+            model = untie(model)
         trainer = trainer_class(model, settings, train_dataset=rows, callbacks=[Pace()])
         # Nothing after the last step is measured.
         trainer._finalize_training = lambda *ignored: None
@@ -197,7 +235,10 @@ def train(connection, method: str, vocab_size: int, args) -> None:
 
 
 def make_rows(vocab_size: int, args) -> tuple[list[dict], float]:
-    """Return rows of ids and the mean number of distinct ids in a batch: the same at every size, though the ids differ."""
+    """Return rows of ids, and the mean number of distinct ids in a batch.
+
+    The number is the same at every size of the vocabulary, though the ids differ.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -218,42 +259,48 @@ def print_header(args) -> None:
     distinct = make_rows(min(args.sizes), args)[1]
     shape = f"{args.layers} layers of width {args.width}, {args.batch_size} x {args.length} tokens"
     print(
-        f"GPT-2, {shape}, on average {distinct:.0f} distinct, float32, {machine(DEVICE)}, {software()['Versions']}\n"
+        f"GPT-2, {shape}, on average {distinct:.0f} distinct, float32, {machine(DEVICE)}, "
+        f"{software()['Versions']}\n"
     )
     print(
-        "| V | step | median ms | over headless, sparse, at the smallest V | peak GiB | E's state, GiB |"
+        "| V | step | median ms | over headless, sparse, at the smallest V | peak GiB "
+        "| E's state, GiB |"
     )
     print("|---|---|---|---|---|---|", flush=True)
 
 
 def print_row(result: dict) -> None:
-    name = f"| {result['vocab_size']:,} | {result['method']} | {1000 * statistics.median(result['seconds']):.1f}"
-    print(
-        f"{name} | {result['ratio']:.2f} | {result['peak']:.2f} | {result['state'] / 2**30:.3f} |",
-        flush=True,
+    cells = (
+        f"{result['vocab_size']:,}",
+        result["method"],
+        f"{1000 * statistics.median(result['seconds']):.1f}",
+        f"{result['ratio']:.2f}",
+        f"{result['peak']:.2f}",
+        f"{result['state'] / 2**30:.3f}",
     )
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def draw(results: list[dict], path: str) -> None:
+    """Draw time and memory of each method against the size of the vocabulary."""
     from headless_trainer.presentation.pictures import Panel, Series, draw_panels, to_png
 
-    panels = []
-    for key, title in (
-        ("ratio", "step time over the smallest sparse one"),
-        ("peak", "peak memory, GiB"),
-    ):
+    def panel(figure: str, title: str) -> Panel:
         series = []
         for method in METHODS:
-            points = [
-                (each["vocab_size"], each[key]) for each in results if each["method"] == method
-            ]
-            if points:
-                series.append(Series(*zip(*points, strict=True), "o-", label=method))
-        panels.append(
-            Panel(
-                series, title=title, xlabel="tokens in the vocabulary", xscale="log", yscale="log"
-            )
+            of_method = [result for result in results if result["method"] == method]
+            if of_method:
+                sizes = [result["vocab_size"] for result in of_method]
+                values = [result[figure] for result in of_method]
+                series.append(Series(sizes, values, "o-", label=method))
+        return Panel(
+            series, title=title, xlabel="tokens in the vocabulary", xscale="log", yscale="log"
         )
+
+    panels = [
+        panel("ratio", "step time over the smallest sparse one"),
+        panel("peak", "peak memory, GiB"),
+    ]
     Path(path).write_bytes(to_png(draw_panels(panels, legend="first")))
 
 
