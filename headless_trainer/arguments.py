@@ -101,8 +101,8 @@ class ModelArguments(LoadingArguments):
     )
     resize_embeddings: bool = HfArg(
         default=False,
-        help="Add rows to a loaded embedding for a larger tokenizer. Each starts from the mean of the rows of "
-        "the pieces that the checkpoint's own tokenizer makes of the new token.",
+        help="Add rows to a loaded embedding for a larger tokenizer. Each starts from the mean of "
+        "the rows of the pieces that the checkpoint's own tokenizer makes of the new token.",
     )
     license: str | None = HfArg(
         default=None, help="Licence of the weights, for the card: apache-2.0, mit, other."

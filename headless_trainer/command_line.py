@@ -23,7 +23,9 @@ COMMANDS = {  # the commands and their descriptions
     "lm-eval": "score language models by the LM Evaluation Harness, and compare two of them",
     "glue": "fine-tune and score on GLUE, SuperGLUE, XNLI or your own task",
     "report": "compare pretraining runs on one page",
-    "compare-steps": "would you gain? time a step of your model with each objective on this machine",
+    "compare-steps": (
+        "would you gain? time a step of your model with each objective on this machine"
+    ),
 }
 # Their modules in cli/. The script of `lm-head` at the root of a checkout is run_lm_head.py.
 MODULES = {name: name.replace("-", "_") for name in COMMANDS} | {

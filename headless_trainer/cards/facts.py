@@ -39,8 +39,9 @@ def count(number: float, noun: str) -> str:
         figure = f"{number:,}"
     if figure == "1":
         return f"1 {noun}"
-    ending = "es" if noun.endswith("s") else "s"
-    return f"{figure} {noun}{ending}"
+    if noun.endswith("s"):
+        return f"{figure} {noun}es"
+    return f"{figure} {noun}s"
 
 
 def mean_pool(history: Sequence[dict[str, Any]]) -> tuple[float, float] | None:
@@ -170,6 +171,7 @@ def environment(trainer, seconds: float) -> dict[str, str | None]:
     ]
     memory = None
     if peaks:
+        # On CUDA the allocator's peak is logged, elsewhere the whole process's.
         owner = "device" if trainer.args.device.type == "cuda" else "process"
         memory = f"{max(peaks):,.0f} MiB of a {owner}"
     return {

@@ -46,7 +46,9 @@ def read_card(folder: str | Path) -> ModelCard | None:
         is_ours = OWN_TAG in (card.data.tags or ())
     except Exception:  # noqa: BLE001  no file, not UTF-8, not YAML, not a mapping
         return None
-    return card if is_ours else None
+    if is_ours:
+        return card
+    return None
 
 
 @never_raises()

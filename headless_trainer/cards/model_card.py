@@ -70,6 +70,10 @@ def write_model_card(
         facts["free_head"] = trainer.has_free_head
     if isinstance(args, LMHeadArguments):
         facts["prior"] = described_prior(args.head_bias == "prior", args, run.data_args)
+    dataset = None
+    if run.data_args:
+        dataset = run.data_args.dataset_name
+    # The free head was not trained: its card describes no training.
     if kind != "free_head":
         _, totals = load_token_counts(folder)
         facts["training"] = _training_facts(trainer, folder, totals, best_step)
@@ -82,7 +86,7 @@ def write_model_card(
         trainer.processing_class,
         causal=trainer.task == "clm",
         model_args=run.model_args,
-        dataset=run.data_args.dataset_name if run.data_args else None,
+        dataset=dataset,
         facts=facts,
         results=held_out_results(metrics, trainer.task, run.data_args, kind),
     )
@@ -91,9 +95,12 @@ def write_model_card(
 def _kind_of_model(trainer) -> str:
     """Return what a trainer saved: a trunk, a language model, or a head on a headless trunk."""
     if isinstance(trainer.args, LMHeadArguments):
-        was_trained = trainer.state.global_step > 0
-        return "tuned" if was_trained else "free_head"
-    return "trunk" if objective_of(trainer.args).trains_trunk else "vanilla"
+        if trainer.state.global_step > 0:
+            return "tuned"
+        return "free_head"
+    if objective_of(trainer.args).trains_trunk:
+        return "trunk"
+    return "vanilla"
 
 
 def _logged_metrics(trainer, step: int) -> dict[str, float]:
@@ -107,9 +114,16 @@ def _logged_metrics(trainer, step: int) -> dict[str, float]:
 
 def _training_facts(trainer, folder: Path, totals: dict, best_step: int | None) -> dict[str, Any]:
     """Return what the template's sections on the training read."""
-    has_length = hasattr(trainer.train_dataset, "__len__")
-    own_class = type(trainer)
-    is_ours = own_class.__module__.startswith("headless_trainer.")
+    rows = None  # a stream has no number of rows
+    if hasattr(trainer.train_dataset, "__len__"):
+        rows = len(trainer.train_dataset)
+    # A subclass may have any loss: the card names it instead of describing ours.
+    trainer_of_user = None
+    if not type(trainer).__module__.startswith("headless_trainer."):
+        trainer_of_user = type(trainer).__name__
+    picture = None
+    if (folder / PICTURE).is_file():
+        picture = PICTURE
     return {
         "args": trainer.args,
         "state": trainer.state,
@@ -117,11 +131,11 @@ def _training_facts(trainer, folder: Path, totals: dict, best_step: int | None) 
         "data_args": trainer.facts.data_args,
         "uses_chat_template": trainer.facts.uses_chat_template,
         "best": best_step,
-        "rows": len(trainer.train_dataset) if has_length else None,
+        "rows": rows,
         "own_candidates": candidate_matrix(trainer.model) is not None,
-        "own_loss": None if is_ours else own_class.__name__,
+        "own_loss": trainer_of_user,
         "settings": card_facts.settings_table(trainer.args),
-        "picture": PICTURE if (folder / PICTURE).is_file() else None,
+        "picture": picture,
     }
 
 
@@ -191,6 +205,11 @@ def write_card(
     usage = None
     if tokenizer is not None:
         usage = card_facts.usage_facts(name, model, tokenizer, facts.get("free_head", True))
+    base = None
+    if source:
+        base = card_facts.linked(source)
+    # An adapter leaves the layers of its model as they are.
+    frozen = [] if adapter else frozen_layers(model)
     config = folder / "config.json"
     values = {
         "kind": kind,
@@ -202,11 +221,11 @@ def write_card(
         "headless": is_headless,
         "adapter": None,
         "results": results_table(results),
-        "base": card_facts.linked(source) if source else None,
+        "base": base,
         "parameters": card_facts.saved_parameters(folder),
         "usage": usage,
         "folded": config.is_file() and FOLD in config.read_text(encoding="utf-8"),
-        "frozen": [] if adapter else frozen_layers(model),
+        "frozen": frozen,
         "environment": card_facts.software(),
         **{function.__name__: function for function in TEMPLATE_FUNCTIONS},
         **facts,
@@ -225,7 +244,9 @@ def _is_by_someone_else(folder: Path) -> bool:
 
 def _metadata_of(source: str | None) -> dict[str, Any]:
     """Return the metadata of a local checkpoint's card; none if it has no card of ours."""
-    card = read_card(source) if source else None
+    card = None
+    if source:
+        card = read_card(source)
     return card.data.to_dict() if card else {}
 
 
