@@ -1,7 +1,7 @@
 """Tables of settings that are refused before any work starts, with the reasons.
 
 A setting is refused if a number would be silently wrong or work would be lost; the libraries check
-the rest. tests/cli/test_refusals.py lists the settings of transformers that work here, so that
+the rest. tests/test_refusals.py lists the settings of transformers that work here, so that
 someone judges each later addition.
 """
 

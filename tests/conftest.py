@@ -33,9 +33,9 @@ if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
 # Files whose models take seconds to make: all tests of each go to one worker.
 MADE_ONCE = (
     "model_card.py",
-    "card_results.py",
+    "cards/test_file.py",
     "zero_shot.py",
-    "run_lm_eval.py",
+    "test_lm_eval.py",
     "test_logs.py",
     "test_clients.py",
 )

@@ -16,7 +16,6 @@ import yaml
 from builders import SMALL, make_trainer, text_of, tiny_model, trainer_for
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
-from safetensors.torch import save_file
 from transformers import (
     BertConfig,
     BertModel,
@@ -29,7 +28,6 @@ from transformers import (
 
 from headless_trainer import HeadlessTrainer, VanillaTrainer
 from headless_trainer.arguments import DataArguments, ModelArguments
-from headless_trainer.cards import facts as card_facts
 from headless_trainer.cards import model_card
 from headless_trainer.cards.facts import usage_facts
 from headless_trainer.cards.file import read_card
@@ -113,16 +111,19 @@ def test_every_folder_with_weights_has_a_card(here):
 FOLDED, WITHOUT = "folded into the head's weights", "without further training"
 SAID = {  # and what is not
     "decoder": (
-        ["trunk of a causal", "`GPTNeoXModel`", "does not generate: it has no head"], ["continues", "continued"],
+        ["trunk of a causal", "`GPTNeoXModel`", "does not generate: it has no head"],
+        ["continues", "continued"],
     ),
     "encoder": (["trunk of a masked", "computed from the whole text", "not fill masks"], ["continued"]),
     "vanilla": (["a causal language model", "cross-entropy over its vocabulary", FOLDED], ["without"]),
     "vanilla/checkpoint-2": ([FOLDED], ["without"]),
     "decoder-lm": (
-        [f"from `decoder` {WITHOUT}", "in its pretraining added", "It continues texts", FOLDED], ["fine-tuned"],
+        [f"from `decoder` {WITHOUT}", "in its pretraining added", "It continues texts", FOLDED],
+        ["fine-tuned"],
     ),
     "encoder-lm": (
-        ["a masked language model", f"from `encoder` {WITHOUT}", "transform.dense` is"], [FOLDED, "continues"],
+        ["a masked language model", f"from `encoder` {WITHOUT}", "transform.dense` is"],
+        [FOLDED, "continues"],
     ),
     "embeddings": (["in that pretraining, by default the input embedding.\n"], ["log frequency"]),
     "tuned": (["from `decoder/checkpoint-2`", "for 4 optimizer steps", "began as", "in `lines.txt` added"], [WITHOUT]),
@@ -138,48 +139,33 @@ def test_a_card_says_what_the_model_is_and_what_head_it_has(here, name):
     assert all(words in text for words in said) and not any(words in text for words in unsaid), text
 
 
-def test_objectives(here):
+def test_a_card_describes_the_objective_the_pool_and_the_masks(here):
     text = section(text_of(here / "decoder"), "Objective")
     logs = [logs for logs in read_history(here / "decoder") if "pool_size" in logs]
-    assert [each["pool_size"] for each in logs] == [
-        120.0
-    ] * 4  # two forwards of four rows, 15 targets in each
-    distinct = sum(each["pool_tokens"] for each in logs) / 4
-    assert "of the targets of the same optimizer step.\n" in text
-    assert f"held 120 targets on average (K), of which {distinct:,.1f} were distinct (U)." in text
-    assert "15 % of the tokens are predicted; of these, 80 % become" in section(
-        text_of(here / "encoder"), "Objective"
-    )
-    assert section(text_of(here / "vanilla"), "Objective").startswith(
-        "Cross-entropy over the vocabulary"
-    )
+    # Two forwards of four rows, with 15 targets in each.
+    assert [entry["pool_size"] for entry in logs] == [120.0] * 4
+    distinct = sum(entry["pool_tokens"] for entry in logs) / 4
+    assert "arxiv.org/abs/2309.08351" in text
+    assert "optimizer step" in text
+    assert "120 targets" in text
+    assert f"{distinct:,.1f}" in text
+    masks = section(text_of(here / "encoder"), "Objective")
+    assert re.findall(r"(\d+) %", masks) == ["15", "80", "10", "10"]
+    assert "ross-entropy" in section(text_of(here / "vanilla"), "Objective")
 
 
-def test_the_mean_of_pools_is_one_over_steps():
-    logs = [
-        {"step": 1, "pool_size": 36.0, "pool_tokens": 20.0},
-        {"step": 4, "pool_size": 40.0, "pool_tokens": 28.0},
-        {"step": 4},
-    ]
-    assert card_facts.mean_pool(logs) == (39.0, 26.0)
-    assert card_facts.mean_pool(logs[2:]) is None
-
-
-def test_data_tokens_rows_time_and_memory(here):
+def test_a_card_has_data_tokens_rows_time_and_memory(here):
     data = bullets(here / "decoder", "Data")
-    assert (
-        data["Texts"] == "the local file `lines.txt`"
-        and data["Held out"] == "10 % of the documents"
-    )
-    assert data["Rows"] == "documents joined, then cut to 16 tokens"
+    assert "`lines.txt`" in data["Texts"]
+    assert data["Held out"].startswith("10 %")
+    assert "16 tokens" in data["Rows"]
     epochs, rows = re.fullmatch(
         r"512 tokens, ([\d.]+) epochs of (\d+) rows", data["Seen in training"]
     ).groups()
     assert epochs == f"{round(32 / int(rows), 2):g}"  # 4 steps of 8 rows
     training = section(text_of(here / "decoder"), "Training")
-    assert training.startswith(
-        "4 optimizer steps of 8 rows (4 a forward x 2 forwards x 1 process).\n\n|"
-    )
+    for number in ("4 optimizer steps", "8 rows", "4 a forward", "2 forwards", "1 process"):
+        assert number in training.partition("\n\n|")[0]
     assert bullets(here / "decoder/checkpoint-2", "Data")["Seen in training"].startswith(
         "256 tokens, "
     )
@@ -189,7 +175,7 @@ def test_data_tokens_rows_time_and_memory(here):
     )
 
 
-def test_shape_and_parameters_with_and_without_a_head(here):
+def test_a_card_has_shape_and_parameters_with_and_without_a_head(here):
     model = bullets(here / "decoder", "Model")
     assert (
         model["Architecture"]
@@ -198,29 +184,29 @@ def test_shape_and_parameters_with_and_without_a_head(here):
     tokens = len(
         yaml.safe_load((here / "decoder" / "tokenizer.json").read_text())["model"]["vocab"]
     )
-    assert model["Tokenizer"] == f"{tokens} tokens, trained on the training texts"
-    assert (
-        bullets(here / "decoder-lm", "Model")["Tokenizer"] == f"{tokens} tokens, that of `decoder`"
-    )
+    assert model["Tokenizer"].startswith(f"{tokens} tokens")
+    tokenizer_of_head = bullets(here / "decoder-lm", "Model")["Tokenizer"]
+    assert tokenizer_of_head.startswith(f"{tokens} tokens")
+    assert "`decoder`" in tokenizer_of_head
     own, rest = 16 * tokens, 2 * 32 + 16 * 48 + 48 + 16 * 16 + 16 + 2 * 16 * 32 + 32 + 16 + 32
 
-    def parameters(name: str) -> str:
-        return bullets(here / name, "Model")["Parameters"]
+    def numbers(name: str) -> list[str]:
+        return re.findall(r"[\d,]*\d", bullets(here / name, "Model")["Parameters"])
 
-    of_them = f"in all, {own:,} of them in the token embedding ({tokens} x 16)"
-    assert parameters("decoder").startswith(f"{own + rest:,} {of_them}; there is no head")
-    assert parameters("decoder-lm") == f"{2 * own + rest:,} {of_them}"
-    for name in ("vanilla/checkpoint-2", "vanilla"):
-        assert parameters(name).startswith(f"{2 * own + rest:,} in all")
+    # All parameters, those of the embedding, and its shape.
+    embedding = [f"{own:,}", f"{tokens:,}", "16"]
+    assert numbers("decoder") == [f"{own + rest:,}", *embedding]
+    for name in ("decoder-lm", "vanilla/checkpoint-2", "vanilla"):
+        assert numbers(name) == [f"{2 * own + rest:,}", *embedding]
 
 
-def test_settings_that_differ_from_the_defaults_and_no_others(here):
+def test_a_card_has_settings_that_differ_from_the_defaults_and_no_others(here):
     table = section(text_of(here / "decoder"), "Training").split("\n\n")[1].splitlines()
     shown = [tuple(line.strip("| ").split(" | ")) for line in table[2:]]
     assert shown[:2] == [("learning_rate", "0.003"), ("lr_scheduler_type", "linear")]
     assert shown[2:] == [("optim", "adamw_torch_fused"), ("seed", "42"), ("negatives", "step")]
     assert "| head_bias | prior |" in section(text_of(here / "vanilla"), "Training")
-    assert "The other settings have the defaults of `LMHeadArguments`." in text_of(here / "tuned")
+    assert "`LMHeadArguments`" in text_of(here / "tuned")
 
 
 def test_results_are_those_of_the_logs(here):
@@ -247,7 +233,9 @@ def test_results_are_those_of_the_logs(here):
 
 @pytest.mark.parametrize("name", LOOKED_AT)
 def test_metadata_are_what_the_hub_takes_and_the_text_is_whole(here, name):
-    """The rules that huggingface_hub has on this side of its request: `ModelCard.validate` asks the Hub itself."""
+    """The rules that huggingface_hub has on this side of its request: `ModelCard.validate` asks
+    the Hub itself.
+    """
     text = text_of(here / name)
     card = ModelCard.load(here / name / "README.md")
     assert str(card) == text
@@ -400,22 +388,12 @@ def test_the_best_checkpoint_is_named_and_its_figures_are_given(tmp_path, clm_to
     held_out = {logs["step"]: logs for logs in trainer.state.log_history if "eval_loss" in logs}
     best = min(held_out, key=lambda step: held_out[step]["eval_loss"])
     assert best < 3  # the rate is far too high
-    assert f"\nThe weights are those after step {best}, the best by `loss`.\n" in text_of(tmp_path)
+    assert re.search(f"after step {best},.* `loss`", text_of(tmp_path))
     results = {
         step: read_card(tmp_path / f"checkpoint-{step}").data.eval_results for step in held_out
     }
     assert read_card(tmp_path).data.eval_results == results[best] != results[3]
     assert "The weights are those" not in text_of(tmp_path / f"checkpoint-{best}")
-
-
-def test_parameters_are_counted_in_all_files_of_weights_and_no_other(tmp_path):
-    for name, size in (
-        ("model-00001-of-00002", 11),
-        ("model-00002-of-00002", 8),
-        ("token_counts", 99),
-    ):
-        save_file({name: torch.ones(size)}, tmp_path / f"{name}.safetensors")
-    assert card_facts.saved_parameters(tmp_path) == 19
 
 
 def test_what_a_decoder_cannot_read_is_not_given_to_it(mlm_tokenizer, clm_tokenizer):
@@ -458,16 +436,12 @@ def test_settings_are_put_into_words(tmp_path, clm_tokenizer):
     trainer.train()
     trainer.save_model()
     text = text_of(tmp_path / "run")
-    drawn = "1,000 tokens drawn in each step from the vocabulary.\n"
-    assert (
-        f"of the same forward pass, in pools of 6 targets, topped up with those of the most recent steps, and {drawn}"
-        in text
-    )
-    assert (
-        "\nDocuments in one row do not attend to each other.\n" in text
-        and "| adam_beta2 | 0.98 |\n" in text
-    )
-    assert "- Rows: whole documents, as many as fit, each cut to 8 tokens\n" in text
+    objective = section(text, "Objective")
+    for fact in ("forward pass", "6 targets", "1,000 tokens", "do not attend"):
+        assert fact in objective
+    assert "| adam_beta2 | 0.98 |\n" in text
+    rows = bullets(tmp_path / "run", "Data")["Rows"]
+    assert "whole documents" in rows and "8 tokens" in rows
 
 
 def test_a_name_on_the_hub_is_used_where_the_model_goes_there(tmp_path, clm_tokenizer):
@@ -482,10 +456,8 @@ def test_a_name_on_the_hub_is_used_where_the_model_goes_there(tmp_path, clm_toke
         tmp_path / "run"
     )
     assert 'from_pretrained("./copy")' in text_of(tmp_path / "copy")
-    assert ["path below is relative" in text_of(tmp_path / name) for name in ("run", "copy")] == [
-        False,
-        True,
-    ]
+    assert "relative" not in text_of(tmp_path / "run")
+    assert "relative" in text_of(tmp_path / "copy")
 
 
 def test_a_trunk_without_a_place_for_log_q_is_promised_no_free_head(tmp_path, clm_tokenizer):
@@ -497,13 +469,12 @@ def test_a_trunk_without_a_place_for_log_q_is_promised_no_free_head(tmp_path, cl
     )
     trainer.save_model()
     text, matrix = text_of(tmp_path), 300 * 16
-    assert "an ordinary checkpoint of this architecture cannot hold log q." in text
+    assert "cannot hold log q" in text
     assert "--init embeddings --do_train" in text
-    assert "must pick the vector of its target token" in text
-    assert (
-        f"- Parameters: {trainer.model.num_parameters():,} in all, {matrix:,} of them in the token embedding"
-        in text
-    )
+    assert "separate matrix" in text
+    parameters = bullets(tmp_path, "Model")["Parameters"]
+    assert parameters.startswith(f"{trainer.model.num_parameters():,} ")
+    assert f" {matrix:,} " in parameters
 
 
 def test_sources_on_the_hub_are_linked(tmp_path, clm_tokenizer):
@@ -522,13 +493,13 @@ def test_sources_on_the_hub_are_linked(tmp_path, clm_tokenizer):
     trainer.save_model()
     data = bullets(tmp_path, "Data")
     link = "[some/texts](https://huggingface.co/datasets/some/texts)"
-    assert data["Texts"] == f"{link}, configuration `en`, revision `abc`"
-    assert "Held out" not in data and data["Rows"] == "one document in each, cut to 8 tokens"
+    for fact in (link, "`en`", "`abc`"):
+        assert fact in data["Texts"]
+    assert "Held out" not in data
+    assert "one document" in data["Rows"] and "8 tokens" in data["Rows"]
     base = "[someone/base](https://huggingface.co/someone/base)"
-    assert f"a `GPT2Model`, continued from {base} without a vocabulary head." in introduction(
-        tmp_path
-    )
-    assert bullets(tmp_path, "Model")["Tokenizer"].endswith(f", that of {base}")
+    assert f"continued from {base}" in introduction(tmp_path)
+    assert base in bullets(tmp_path, "Model")["Tokenizer"]
     data = read_card(tmp_path).data
     assert (data.base_model, data.datasets) == ("someone/base", ["some/texts"])
     described = [
@@ -537,27 +508,6 @@ def test_sources_on_the_hub_are_linked(tmp_path, clm_tokenizer):
     assert described == [("some/texts", "en", "held out")] * 2
     # A perplexity beyond all numbers gives way to the cross-entropy behind it.
     assert [each.metric_type for each in data.eval_results] == ["accuracy", "cross_entropy"]
-
-
-def test_sources_are_named_without_their_paths(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert card_facts.on_hub("runs/bert") and card_facts.on_hub("gpt2")
-    (tmp_path / "runs" / "bert" / "checkpoint-5").mkdir(parents=True)
-    assert (
-        not card_facts.on_hub("runs/bert")
-        and not card_facts.on_hub("/runs/bert")
-        and not card_facts.on_hub(None)
-    )
-    assert card_facts.linked("runs/bert") == "`bert`"
-    assert card_facts.linked("runs/bert/checkpoint-5") == "`bert/checkpoint-5`"
-    files = [f"far/away/{number}.txt" for number in range(7)]
-    data_args = DataArguments(train_file=files, validation_file=["../held/out.txt"])
-    assert card_facts.data_name(data_args) == "0.txt, 1.txt, 2.txt, 3.txt, 4.txt and 2 others"
-    assert card_facts.data_name(DataArguments()) is None
-    figures = {"eval_accuracy": 0.5, "eval_predicted_tokens": 14}
-    assert (
-        model_card.held_out_results(figures, "clm", data_args, "trunk")[0].dataset_name == "out.txt"
-    )
 
 
 def test_the_main_process_alone_writes_and_says_how_many_there_were(
@@ -572,13 +522,10 @@ def test_the_main_process_alone_writes_and_says_how_many_there_were(
         model_card.write_model_card(trainer)
         assert not (tmp_path / "README.md").exists()
     model_card.write_model_card(trainer)
-    assert "0 optimizer steps of 12 rows (8 a forward x 1 forward x 2 processes)." in text_of(
-        tmp_path
-    )
-    assert (
-        "among those of the targets of the same optimizer step on the same process.\n"
-        in text_of(tmp_path)
-    )
+    training = section(text_of(tmp_path), "Training")
+    for number in ("0 optimizer steps", "12 rows", "8 a forward", "1 forward", "2 processes"):
+        assert number in training
+    assert "optimizer step on the same process" in section(text_of(tmp_path), "Objective")
 
 
 @pytest.mark.parametrize("objective", ["headless", "vanilla"])
@@ -590,19 +537,18 @@ def test_a_loss_of_ones_own_is_not_called_another(tmp_path, clm_tokenizer, objec
         tmp_path, "clm", clm_tokenizer, objective=objective, kind=MarginTrainer
     ).save_model()
     text = text_of(tmp_path)
-    assert section(text, "Objective").startswith(
-        "The loss of `MarginTrainer`, a trainer that extends headless_trainer"
-    )
-    assert "Contrastive Weight Tying ([" not in text and "ross-entropy" not in text
+    assert "`MarginTrainer`" in section(text, "Objective")
+    assert "Contrastive Weight Tying ([" not in text
+    assert "ross-entropy" not in text
     assert "pretrained" not in introduction(tmp_path)  # which nobody knows
 
 
-def test_what_a_user_wrote_is_left_alone(tmp_path, clm_tokenizer, caplog):
+def test_a_readme_that_a_user_wrote_is_kept(tmp_path, clm_tokenizer, caplog):
     trainer = trainer_by_hand(tmp_path, clm_tokenizer)
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n\n# Mine\n")
     trainer.save_model()
     assert text_of(tmp_path) == "---\nlicense: mit\n---\n\n# Mine\n"
-    assert "which headless_trainer did not write" in caplog.text
+    assert str(tmp_path / "README.md") in caplog.text
     (tmp_path / "README.md").unlink()
     trainer.save_model()
     (tmp_path / "README.md").write_text(text_of(tmp_path) + "\nA user's own words.\n")
@@ -613,14 +559,12 @@ def test_what_a_user_wrote_is_left_alone(tmp_path, clm_tokenizer, caplog):
 
 
 @pytest.mark.slow
-def test_a_start_from_other_weights_is_said(here, tmp_path, text_file):
+def test_a_card_says_which_weights_the_training_started_from(here, tmp_path, text_file):
     flags = f"--train_file {text_file} --max_seq_length 16 --max_steps 1 --use_cpu true --license mpl-2.0".split()
     run_pretrain.main(
         ["--model_name_or_path", str(here / "decoder"), *flags, "--output_dir", str(tmp_path)]
     )
-    assert "`GPTNeoXModel`, continued from `decoder` without a vocabulary head." in introduction(
-        tmp_path
-    )
+    assert "continued from `decoder`" in introduction(tmp_path)
     assert read_card(tmp_path).data.license == "mpl-2.0"
 
 
@@ -634,3 +578,10 @@ def test_a_card_that_cannot_be_written_loses_nothing(tmp_path, clm_tokenizer, ca
         transformers.GPT2Model.from_pretrained(tmp_path)
         and load_token_counts(tmp_path)[1]["tokens_seen"] == 96
     )
+
+
+def test_a_result_names_the_held_out_file_without_its_path():
+    data_args = DataArguments(train_file=["a.txt"], validation_file=["../held/out.txt"])
+    figures = {"eval_accuracy": 0.5, "eval_predicted_tokens": 14}
+    (result,) = model_card.held_out_results(figures, "clm", data_args, "trunk")
+    assert result.dataset_name == "out.txt"

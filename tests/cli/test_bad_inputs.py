@@ -1,6 +1,8 @@
-"""What a user gets wrong ends with one line, which names the argument, its value and what to do: a table for each script.
+"""What a user gets wrong ends with one line, which names the argument, its value and what to do: a
+table for each script.
 
-A row is what is typed in the folder of `inputs`, and what the line says. The exit code is 1; 2 where argparse itself speaks.
+A row is what is typed in the folder of `inputs`, and what the line says. The exit code is 1; 2
+where argparse itself speaks.
 """
 
 import dataclasses
@@ -136,8 +138,8 @@ def inputs(tmp_path_factory, text_lines, clm_tokenizer, mlm_tokenizer) -> Path:
 
 DECODER = "--model_type gpt2 --config_overrides n_embd=16,n_layer=1,n_head=2,n_positions=32"
 QUICK = (
-    "--max_seq_length 16 --max_steps 2 --per_device_train_batch_size 4 --use_cpu --save_strategy no "
-    "--validation_split_percentage 20 --preprocessing_num_workers 1 --output_dir OUT"
+    "--max_seq_length 16 --max_steps 2 --per_device_train_batch_size 4 --use_cpu --save_strategy "
+    "no --validation_split_percentage 20 --preprocessing_num_workers 1 --output_dir OUT"
 )
 NEW = f"{QUICK} --train_tokenizer --vocab_size 320"
 RUN = f"{DECODER} {NEW} --train_file good.txt"
@@ -148,202 +150,190 @@ SIZES = f"{NEW} --train_file good.txt --model_type"
 PRETRAIN = {
     # Values
     f"{RUN} --lr_scheduler_kwargs {{bad": "must be a JSON object, got '{bad'",
-    f"{RUN} --max_seq_length 64": "max_seq_length is 64 but the model has 32 positions: lower it",
-    f"{DECODER} {NEW}": "No texts are named: pass --train_file or --dataset_name.",
-    f"{RUN} --streaming --max_steps -1": "streaming is True but max_steps is not set",
-    f"{RUN} --streaming --train_sampling_strategy sequential": "train_sampling_strategy is 'sequential' but streaming is True",
-    f"{RUN} --streaming --logging_strategy epoch": "logging_strategy is 'epoch' but train_dataset has no length",
-    f"{RUN} --eval_old_file good.txt": "eval_old_file is given but nothing is evaluated: add --do_eval",
-    f"{RUN} --replay_file good.txt --replay_share 1": "replay_share is 1.0 but it must be above 0 and below 1",
-    f"{RUN} --replay_share 0.2": "replay_share is 0.2 but replay_file is not given: add it",
-    f"{RUN} --replay_file no.txt": "replay_file 'no.txt' matches no file",
-    f"{RUN} --replay_file good.txt --streaming": "replay_file is ['good.txt'] but a stream has no fixed number of rows",
-    f"{RUN} --report_to comet_ml": "report_to is ['comet_ml'], which fails: CometCallback requires comet-ml",
-    f"{RUN} --lr_scheduler_type cosine_with_min_lr": "lr_scheduler_type is 'cosine_with_min_lr', which fails:",
-    f"{RUN} --optim adamw_8bit": "optim is 'adamw_8bit', which fails: You need to install `bitsandbytes`",
-    f"{RUN} --use_liger_kernel": "use_liger_kernel is True, which fails: No module named 'liger_kernel'",
-    f"{RUN} --metric_for_best_model f1": "metric_for_best_model is 'f1' but must be one of",
-    f"{RUN} --resize_embeddings": "resize_embeddings is True but a new model has one row per token",
-    f"{DECODER} {NEW} --dataset_name .. --sample_by document": "sample_by is 'document' but rows of dataset_name",
-    f"{RUN} --dataset_name ..": "train_file is ['good.txt'] but dataset_name is also given",
+    f"{RUN} --max_seq_length 64": "max_seq_length is 64 but ... 32 positions",
+    f"{DECODER} {NEW}": "No texts are named ... --train_file",
+    f"{RUN} --streaming --max_steps -1": "streaming is True but",
+    f"{RUN} --streaming --train_sampling_strategy sequential": "train_sampling_strategy is 'sequential' but",
+    f"{RUN} --streaming --logging_strategy epoch": "logging_strategy is 'epoch' but",
+    f"{RUN} --eval_old_file good.txt": "eval_old_file is given but",
+    f"{RUN} --replay_file good.txt --replay_share 1": "replay_share is 1.0 but",
+    f"{RUN} --replay_share 0.2": "replay_share is 0.2 but",
+    f"{RUN} --replay_file no.txt": "replay_file 'no.txt'",
+    f"{RUN} --replay_file good.txt --streaming": "replay_file is ['good.txt'] but",
+    f"{RUN} --report_to comet_ml": "report_to is ['comet_ml']",
+    f"{RUN} --lr_scheduler_type cosine_with_min_lr": "lr_scheduler_type is 'cosine_with_min_lr'",
+    f"{RUN} --optim adamw_8bit": "optim is 'adamw_8bit'",
+    f"{RUN} --use_liger_kernel": "use_liger_kernel is True",
+    f"{RUN} --metric_for_best_model f1": "metric_for_best_model is 'f1' but",
+    f"{RUN} --resize_embeddings": "resize_embeddings is True but",
+    f"{DECODER} {NEW} --dataset_name .. --sample_by document": "sample_by is 'document' but",
+    f"{RUN} --dataset_name ..": "train_file is ['good.txt'] but",
     f"{DECODER} {NEW} --dataset_name folder/deep/..": "EmptyDatasetError: The directory at",
-    RUN.replace("OUT", "''"): "output_dir is '' but it must name a folder",
-    f"{RUN} --adam_beta2 1": "adam_beta2 is 1.0 but it must be at least 0 and below 1",
+    RUN.replace("OUT", "''"): "output_dir is '' but",
+    f"{RUN} --adam_beta2 1": "adam_beta2 is 1.0 but",
     # Sizes of the model
-    f"{SIZES} gtp2": "model_type 'gtp2' is unknown. The nearest known name is 'gpt2'",
-    f"{SIZES} gpt2 --config_overrides n_embd=16,n_head=3": "config_overrides is 'n_embd=16,n_head=3', from which no gpt2 can",
-    f"{SIZES} gpt2 --config_overrides n_embd=[1": "config_overrides 'n_embd=[1', line 1, is neither YAML nor JSON",
-    f"{SIZES} gpt2 --config_overrides model_type=bert": "config_overrides names 'model_type', which --model_type sets: leave",
-    f"{SIZES} gpt2 --config_overrides n_embdd=1": "config_overrides names 'n_embdd', which a gpt2 configuration does not have",
+    f"{SIZES} gtp2": "model_type 'gtp2' ... 'gpt2'",
+    f"{SIZES} gpt2 --config_overrides n_embd=16,n_head=3": "config_overrides is 'n_embd=16,n_head=3'",
+    f"{SIZES} gpt2 --config_overrides n_embd=[1": "config_overrides 'n_embd=[1', line 1",
+    f"{SIZES} gpt2 --config_overrides model_type=bert": "config_overrides ... 'model_type'",
+    f"{SIZES} gpt2 --config_overrides n_embdd=1": "config_overrides ... 'n_embdd'",
     # Files of settings
-    "latin.yaml": "Configuration file 'latin.yaml' is not UTF-8 text",
-    "bom.yaml --max_step 1": "Unknown argument '--max_step'. The nearest known one is '--max_steps'",
-    f"paper_glue_balanced {RUN}": "Preset 'paper_glue_balanced' is for another command: it sets 'tasks', which this one does",
+    "latin.yaml": "Configuration file 'latin.yaml'",
+    "bom.yaml --max_step 1": "'--max_step' ... '--max_steps'",
+    f"paper_glue_balanced {RUN}": "Preset 'paper_glue_balanced' ... 'tasks'",
     # Files of texts: tests/corpus/test_texts.py and test_files.py have the others
-    f"{FILES} good.txt latin.txt": "train_file 'latin.txt' cannot be read as txt: it is not UTF-8 (convert it",
-    f"{FILES} good.jsonl bad.jsonl --streaming": "train_file 'bad.jsonl' cannot be read as jsonl: row 217",
-    f"{FILES} good.parquet cut.parquet --streaming": "train_file 'cut.parquet' cannot be read as parquet",
+    f"{FILES} good.txt latin.txt": "train_file 'latin.txt'",
+    f"{FILES} good.jsonl bad.jsonl --streaming": "train_file 'bad.jsonl' ... row 217",
+    f"{FILES} good.parquet cut.parquet --streaming": "train_file 'cut.parquet'",
     f"{FILES} short.txt --validation_file short.txt --max_seq_length 32": "max_seq_length is 32",
-    f"{FILES} short.txt --do_eval --eval_old_file no.txt": "eval_old_file 'no.txt' matches no file",
+    f"{FILES} short.txt --do_eval --eval_old_file no.txt": "eval_old_file 'no.txt'",
     f"{FILES} {' '.join(f'empty/{number}.txt' for number in range(300))}": "Add text, or change --validation_split",
-    f"{FILES} good.txt --max_steps {'7' * 9_000}x": "argument --max_steps/--max-steps: invalid int value: '777",
-    f"{FILES} long.csv": "must name a text column: 2 columns hold text. The columns are: www",
-    f"{FILES} two.jsonl --text_column text": "text_column is 'text' but must name a text column: no column has that name",
+    f"{FILES} good.txt --max_steps {'7' * 9_000}x": "--max_steps ... '777",
+    f"{FILES} long.csv": "must name a text column: 2 columns hold",
+    f"{FILES} two.jsonl --text_column text": "text_column is 'text' but",
     # Models and tokenizers
-    f"{FROM} runs/missing": "model_name_or_path 'runs/missing' is neither here nor found on the Hub",
-    f"{FROM} good.txt": "model_name_or_path 'good.txt' cannot be loaded: It looks like the config file",
-    f"{FROM} folder": "model_name_or_path 'folder' holds no config.json, so it is not a model",
-    f"{FROM} no_weights": "model_name_or_path 'no_weights' cannot be loaded: Error no file named model.safetensors",
-    f"{FROM} no_json": "model_name_or_path 'no_json' cannot be loaded: It looks like the config file at",
-    f"{FROM} cut": "model_name_or_path 'cut' cannot be loaded: Error while deserializing header",
-    f"{FROM} no_tokenizer": "model_name_or_path 'no_tokenizer' holds no tokenizer: save one there",
-    f"{FROM} unknown_weight --objective vanilla": "'unknown_weight' holds lm_head.bias, which GPT2LMHeadModel ignores",
+    f"{FROM} runs/missing": "model_name_or_path 'runs/missing'",
+    f"{FROM} good.txt": "model_name_or_path 'good.txt'",
+    f"{FROM} folder": "model_name_or_path 'folder'",
+    f"{FROM} no_weights": "model_name_or_path 'no_weights'",
+    f"{FROM} no_json": "model_name_or_path 'no_json'",
+    f"{FROM} cut": "model_name_or_path 'cut'",
+    f"{FROM} no_tokenizer": "model_name_or_path 'no_tokenizer'",
+    f"{FROM} unknown_weight --objective vanilla": "'unknown_weight' holds lm_head.bias",
     f"{QUICK} --train_file good.txt": "--model_type",
-    f"{FROM} lm --objective sampled_softmax --tie_word_embeddings false": "'lm' lacks lm_head.weight, and objective 'sampled_",
-    f"{FROM} bert --objective sampled_softmax": "head of this headless checkpoint first (headless-trainer lm-head)",
+    f"{FROM} lm --objective sampled_softmax --tie_word_embeddings false": "'lm' lacks lm_head.weight",
+    f"{FROM} bert --objective sampled_softmax": "head of this headless checkpoint first",
     f"{FROM} no_tokenizer --tokenizer_name bert --objective sampled_softmax": "a trunk without a head. Train one",
-    f"{FROM} pointer": "model_name_or_path 'pointer' cannot be loaded: model.safetensors is a Git LFS pointer in place of the",
-    f"{FROM} lm --tokenizer_name pointer_tokenizer": "tokenizer_name 'pointer_tokenizer' cannot be loaded: vocab.txt is a Git",
-    f"{FILES} chats.jsonl": "'messages' holds conversations: --text_column messages writes them",
-    f"{FILES} chats.jsonl --text_column messages": "a tokenizer that is yet to be trained has no chat template",
+    f"{FROM} pointer": "model_name_or_path 'pointer'",
+    f"{FROM} lm --tokenizer_name pointer_tokenizer": "tokenizer_name 'pointer_tokenizer'",
+    f"{FILES} chats.jsonl": "'messages' holds conversations",
+    f"{FILES} chats.jsonl --text_column messages": "a tokenizer that is yet to be trained has no",
     f"{QUICK} --model_name_or_path lm --train_file chats.jsonl --text_column messages": "'lm' has no chat template",
-    f"{FROM} small --tokenizer_name bert": "The tokenizer for 'small' has ids up to 299 but the embedding has 100 rows",
+    f"{FROM} small --tokenizer_name bert": "'small' ... 299 ... 100",
     f"{FROM} t5 --task mlm": "T5Config is an encoder-decoder",
     f"{QUICK} --train_file good.txt --model_type bert --tokenizer_name gpt2": "no mask token",
     # Folders
-    RUN.replace("OUT", "good.txt"): "output_dir 'good.txt' cannot be written to",
-    f"{RUN} --cache_dir good.txt": "cache_dir 'good.txt' cannot be written to",
-    f"{RUN} --resume_from_checkpoint missing": "resume_from_checkpoint 'missing' is not a complete checkpoint",
-    f"{RUN} --resume_from_checkpoint last": "resume_from_checkpoint is 'last' but output_dir",
+    RUN.replace("OUT", "good.txt"): "output_dir 'good.txt'",
+    f"{RUN} --cache_dir good.txt": "cache_dir 'good.txt'",
+    f"{RUN} --resume_from_checkpoint missing": "resume_from_checkpoint 'missing'",
+    f"{RUN} --resume_from_checkpoint last": "resume_from_checkpoint is 'last' but",
 }
 
 HEAD = "--use_cpu --output_dir OUT --model_name_or_path"
 TRAIN = (
-    f"{HEAD} gpt2 --init embeddings --do_train --train_file good.txt --max_steps 2 --max_seq_length 16 "
-    "--per_device_train_batch_size 4 --preprocessing_num_workers 1"
+    f"{HEAD} gpt2 --init embeddings --do_train --train_file good.txt --max_steps 2 "
+    "--max_seq_length 16 --per_device_train_batch_size 4 --preprocessing_num_workers 1"
 )
 LM_HEAD = {
-    "--use_cpu --output_dir OUT": "model_name_or_path is not given: name the headless checkpoint",
-    f"{HEAD} missing": "model_name_or_path 'missing' is neither here nor found on the Hub",
-    f"{HEAD} no_tokenizer": "model_name_or_path 'no_tokenizer' holds no tokenizer",
+    "--use_cpu --output_dir OUT": "model_name_or_path is not given",
+    f"{HEAD} missing": "model_name_or_path 'missing'",
+    f"{HEAD} no_tokenizer": "model_name_or_path 'no_tokenizer'",
     f"{HEAD} gpt2": "'gpt2' holds no token_counts.safetensors",
-    f"{HEAD} lm": "holds a GPT2LMHeadModel, which already has a head",
-    TRAIN.replace(" gpt2", " lm"): "holds a GPT2LMHeadModel, which already has a head",
-    f"{HEAD} bert --train_file good.txt": "train_file is ['good.txt'] but nothing is trained or scored",
-    f"{HEAD} bert --max_steps 5": "max_steps is 5 but nothing is trained",
-    f"{HEAD} bert --train_tokenizer": "train_tokenizer is True but the head uses the checkpoint's own tokens",
-    f"{HEAD} small --tokenizer_name bert": "has ids up to 299 but the embedding has 100 rows: leave --tokenizer_name out",
-    f"{HEAD} gpt2 --mask_token <mask>": "mask_token is '<mask>' but the head uses the checkpoint's own tokens",
-    f"{HEAD} gpt2 --counts_from corpus": "No texts are named: pass --train_file or --dataset_name.",
-    f"{HEAD.replace('OUT', 'good.txt')} bert": "output_dir 'good.txt' cannot be written to",
-    f"{HEAD.replace('OUT', 'bert')} bert": "output_dir 'bert' already holds",
-    f"{HEAD.replace('OUT', 'adapter')} bert": "output_dir 'adapter' already holds 'adapter_model.safetensors'",
-    f"{TRAIN} --max_seq_length 100": "max_seq_length is 100 but the model has 64 positions",
+    f"{HEAD} lm": "GPT2LMHeadModel",
+    TRAIN.replace(" gpt2", " lm"): "GPT2LMHeadModel",
+    f"{HEAD} bert --train_file good.txt": "train_file is ['good.txt'] but",
+    f"{HEAD} bert --max_steps 5": "max_steps is 5 but",
+    f"{HEAD} bert --train_tokenizer": "train_tokenizer is True but",
+    f"{HEAD} small --tokenizer_name bert": "299 ... 100",
+    f"{HEAD} gpt2 --mask_token <mask>": "mask_token is '<mask>' but",
+    f"{HEAD} gpt2 --counts_from corpus": "No texts are named ... --train_file",
+    f"{HEAD.replace('OUT', 'good.txt')} bert": "output_dir 'good.txt'",
+    f"{HEAD.replace('OUT', 'bert')} bert": "output_dir 'bert'",
+    f"{HEAD.replace('OUT', 'adapter')} bert": "output_dir 'adapter' ... 'adapter_model.safetensors'",
+    f"{TRAIN} --max_seq_length 100": "max_seq_length is 100 but ... 64 positions",
 }
 
 GRID = "--seeds 0 --max_seq_length 32 --num_train_epochs 1 --use_cpu --output_dir OUT --model_name_or_path"
 OWN = f"{GRID} bert --train_file train.csv --validation_file dev.csv"
 GLUE = {
-    "": "model_name_or_path is not given: name one or several checkpoints",
-    f"{GRID} bert": "tasks is None, train_file is None, dataset_name is None: give one of them, such as --tasks paper",
+    "": "model_name_or_path is not given",
+    f"{GRID} bert": "tasks is None ... dataset_name is None",
     f"{GRID} bert --tasks colla": "got 'colla'. Did you mean 'cola'?",
     f"{GRID} bert --tasks cola": "Couldn't reach 'nyu-mll/glue' on the Hub",
-    f"{GRID} bert --tasks cola --data_dir folder": "data_dir 'folder/cola/train.jsonl' does not exist",
+    f"{GRID} bert --tasks cola --data_dir folder": "data_dir 'folder/cola/train.jsonl'",
     f"{GRID} bert --tasks xnli --languages xx": "languages must be of ar, bg,",
-    f"{GRID} bert --tasks cola --languages de": "languages is ['de'] but tasks names no XNLI",
-    f"{GRID} missing --tasks cola": "model_name_or_path 'missing' is neither here nor found on the Hub",
-    f"{GRID} cut --tasks cola": "model_name_or_path 'cut' cannot be loaded: Error while deserializing header",
+    f"{GRID} bert --tasks cola --languages de": "languages is ['de'] but",
+    f"{GRID} missing --tasks cola": "model_name_or_path 'missing'",
+    f"{GRID} cut --tasks cola": "model_name_or_path 'cut'",
     f"{GRID} bert bert --tasks cola": "which names a model twice: name each once",
-    OWN.replace("train.csv", "missing.csv"): "train_file 'missing.csv' does not exist",
-    OWN.replace(
-        "train.csv", "good.txt"
-    ): "train_file 'good.txt' must end in .csv, .tsv, .json, .jsonl, .parquet",
-    OWN.replace(
-        "dev.csv", "./train.csv"
-    ): "the same rows are named twice (train train.csv, validation ./train.csv)",
-    f"{OWN} --report_to tensorboard": "but a tracker would take all runs of a grid for one",
-    f"{OWN} --languages de": "languages is ['de'] but tasks names no XNLI: leave it out",
-    f"{OWN} --validation_split dev": "validation_split is 'dev' but files have none: leave it out",
-    f"{OWN} --text_columns a b c": "text_columns is ['a', 'b', 'c'] but it must hold one or two different columns",
-    f"{OWN} --text_columns label": "one or two different columns, other than the label column",
-    f"{OWN} --text_columns phrase": "train_file 'train.csv' has no column 'phrase', only: sentence",
-    f"{OWN} --problem_type regression": "labels of train_file 'train.csv' are such as 'yes', but problem_type regression",
-    f"{OWN} --problem_type multi_label --loss balanced": "loss is 'balanced' but the task is multi_label, which is",
-    OWN.replace(
-        "train.csv", "whole_floats.csv"
-    ): "which may be classes or a number: choose with --problem_type",
-    f"{OWN} --metric acuracy": "metric is 'acuracy', which cannot be loaded",
-    f"{OWN} --metric mse": "metric is 'mse', a score for numbers, but the labels are classes",
-    f"{GRID} bert --tasks cola --metric f1": "metric is 'f1' but it is for a task of your own",
-    f"{OWN} --test_file dev.csv": "test_file or test_split is 'dev.csv' but do_predict is False: add --do_predict",
-    f"{OWN} --test_split test": "test_file or test_split is 'test' but do_predict is False: add --do_predict",
+    OWN.replace("train.csv", "missing.csv"): "train_file 'missing.csv'",
+    OWN.replace("train.csv", "good.txt"): "train_file 'good.txt'",
+    OWN.replace("dev.csv", "./train.csv"): "(train train.csv, validation ./train.csv)",
+    f"{OWN} --report_to tensorboard": "but a tracker would take all runs of a grid",
+    f"{OWN} --languages de": "languages is ['de'] but",
+    f"{OWN} --validation_split dev": "validation_split is 'dev' but",
+    f"{OWN} --text_columns a b c": "text_columns is ['a', 'b', 'c'] but",
+    f"{OWN} --text_columns label": "one or two different columns, other than the",
+    f"{OWN} --text_columns phrase": "train_file 'train.csv' ... 'phrase'",
+    f"{OWN} --problem_type regression": "train_file 'train.csv' ... 'yes' ... regression",
+    f"{OWN} --problem_type multi_label --loss balanced": "loss is 'balanced' but",
+    OWN.replace("train.csv", "whole_floats.csv"): "--problem_type",
+    f"{OWN} --metric acuracy": "metric is 'acuracy'",
+    f"{OWN} --metric mse": "metric is 'mse'",
+    f"{GRID} bert --tasks cola --metric f1": "metric is 'f1' but",
+    f"{OWN} --test_file dev.csv": "test_file or test_split is 'dev.csv' but",
+    f"{OWN} --test_split test": "test_file or test_split is 'test' but",
     f"{OWN} --dataloader_drop_last true": "every row is scored",
-    f"{OWN} --do_predict --test_file other.csv --save_models false": "save_models is False, but --do_predict and",
-    f"{OWN} --do_predict": "do_predict is True but no rows are named: add --test_file to a task of your own",
-    f"{OWN} --do_predict --test_file dev.csv": "twice (train train.csv, validation dev.csv, test dev.csv): the scores",
-    f"{OWN} --do_predict --test_file predicted.csv": "has a column 'prediction', the name of what is predicted: rename it",
-    f"{OWN} --do_predict --test_file other_class.csv": "row 0 of test_file 'other_class.csv' has label 'maybe'",
-    f"{GRID} bert --do_predict --test_file dev.csv": "model_name_or_path 'bert' has no classifier, and random weights",
-    f"{OWN} --load_best_model_at_end": "load_best_model_at_end is True but `headless-trainer glue` sets it: it reports and",
-    f"{OWN} --early_stopping_patience 0": "early_stopping_patience is 0 but it must be at least 1",
-    f"{OWN} --task_label ../x": "task_label is '../x' but it must hold only letters, digits, _ and -",
+    f"{OWN} --do_predict --test_file other.csv --save_models false": "save_models is False, but",
+    f"{OWN} --do_predict": "do_predict is True but",
+    f"{OWN} --do_predict --test_file dev.csv": "(train train.csv, validation dev.csv, test dev.csv)",
+    f"{OWN} --do_predict --test_file predicted.csv": "has a column 'prediction'",
+    f"{OWN} --do_predict --test_file other_class.csv": "'other_class.csv' ... 'maybe'",
+    f"{GRID} bert --do_predict --test_file dev.csv": "model_name_or_path 'bert'",
+    f"{OWN} --load_best_model_at_end": "load_best_model_at_end is True but",
+    f"{OWN} --early_stopping_patience 0": "early_stopping_patience is 0 but",
+    f"{OWN} --task_label ../x": "task_label is '../x' but",
     f"{GRID} bert --dataset_name me/mine": "Couldn't reach 'me/mine' on the Hub",
-    f"{GRID} bert --dataset_name me/mine --validation_split train": "the same rows are named twice (train train,",
-    OWN.replace(
-        "train.csv", "latin.csv"
-    ): "train_file 'latin.csv' cannot be read as csv: it is not UTF-8",
-    OWN.replace(
-        "train.csv", "one_class.csv"
-    ): "train_file 'one_class.csv' must have at least two classes",
-    OWN.replace("dev.csv", "no_rows.csv"): "validation_file 'no_rows.csv' holds no rows",
-    OWN.replace(
-        "dev.csv", "other_class.csv"
-    ): "row 0 of validation_file 'other_class.csv' has label 'maybe'",
+    f"{GRID} bert --dataset_name me/mine --validation_split train": "the same rows are named twice",
+    OWN.replace("train.csv", "latin.csv"): "train_file 'latin.csv'",
+    OWN.replace("train.csv", "one_class.csv"): "train_file 'one_class.csv'",
+    OWN.replace("dev.csv", "no_rows.csv"): "validation_file 'no_rows.csv'",
+    OWN.replace("dev.csv", "other_class.csv"): "'other_class.csv' ... 'maybe'",
     OWN.replace("dev.csv", "long_label.csv"): "www, which must be of no, yes.",
-    OWN.replace("dev.csv", "other_column.csv"): "file 'other_column.csv' has no column 'sentence'",
-    f"{OWN} --max_seq_length 512": "max_seq_length is 512 but the model has 32 positions",
-    f"{OWN} --max_train_samples 0": "max_train_samples is 0 but it must be at least 1",
-    f"{OWN} --seeds 0 0": "seeds is [0, 0] but it must be different and not negative",
+    OWN.replace("dev.csv", "other_column.csv"): "'other_column.csv' ... 'sentence'",
+    f"{OWN} --max_seq_length 512": "max_seq_length is 512 but ... 32 positions",
+    f"{OWN} --max_train_samples 0": "max_train_samples is 0 but",
+    f"{OWN} --seeds 0 0": "seeds is [0, 0] but",
     f"{OWN} --label_smoothing_factor 0.1": "label_smoothing_factor is 0.1 but",
     f"{GRID} bert --train_file train.csv": "give both or neither",
-    f"{OWN} --seed 3": "`headless-trainer glue` sets it: --seeds names one or several",
-    OWN.replace("OUT", "good.txt"): "output_dir 'good.txt' cannot be written to",
-    "--report_only --output_dir folder": "output_dir 'folder' holds no results",
+    f"{OWN} --seed 3": "`headless-trainer glue` ... --seeds",
+    OWN.replace("OUT", "good.txt"): "output_dir 'good.txt'",
+    "--report_only --output_dir folder": "output_dir 'folder'",
 }
 
 SCORE = "--device cpu --limit 3 --output_dir OUT --model_name_or_path"
 LAMBADA = f"{SCORE} lm --data_files lambada_openai=good.jsonl"
 LM_EVAL = {
-    "": "model_name_or_path is not given: name the language models to score",
-    "--model_name_or_path lm": "output_dir is not given: name the folder for the results of lm",
-    f"{SCORE} missing": "model 'missing' is neither here nor found on the Hub",
-    f"{SCORE} gpt2": "'gpt2' is a gpt2 (GPT2Model) without a causal language-modelling head",
-    f"{LAMBADA.replace('lm ', 'cut ')}": "model 'cut' cannot be loaded: Error while deserializing header",
-    f"{LAMBADA.replace('lm ', 'unknown_weight ')}": "'unknown_weight' holds lm_head.bias, which GPT2LMHeadModel ignores",
-    f"{LAMBADA.replace('good.jsonl', 'missing.jsonl')}": "data_files must be task=file items of files that exist",
-    f"{LAMBADA.replace('good.jsonl', 'pointer/model.safetensors')}": "data_files 'pointer/model.safetensors' is a Git LFS",
-    f"{LAMBADA.replace('lambada_openai=', '')}": "data_files must be task=file items of files that exist, got 'good.jsonl'",
-    f"{LAMBADA.replace('good', 'two')}": "Task 'lambada_openai' cannot be loaded",
-    f"{LAMBADA} --limit 0": "limit must be a number of documents, or a share above 0 and below 1, got 0.0",
-    f"{LAMBADA} --limit inf": "limit must be a number of documents, or a share above 0 and below 1, got inf",
-    f"{LAMBADA.replace('OUT', 'good.txt')}": "output_dir 'good.txt' cannot be written to",
-    LAMBADA.replace("OUT", "''"): "output_dir is '' but it must name a folder",
-    "--compare lm --output_dir OUT": "compare must be two different models or folders of results, got ['lm']",
-    "--compare lm lm --output_dir OUT": "compare must be two different models or folders of results, got ['lm', 'lm']",
-    "--compare missing lm --output_dir OUT": "model 'missing' is neither here",
+    "": "model_name_or_path is not given",
+    "--model_name_or_path lm": "output_dir is not given",
+    f"{SCORE} missing": "model 'missing'",
+    f"{SCORE} gpt2": "'gpt2' ... GPT2Model",
+    f"{LAMBADA.replace('lm ', 'cut ')}": "model 'cut'",
+    f"{LAMBADA.replace('lm ', 'unknown_weight ')}": "'unknown_weight' holds lm_head.bias",
+    f"{LAMBADA.replace('good.jsonl', 'missing.jsonl')}": "data_files must be task=file items of files",
+    f"{LAMBADA.replace('good.jsonl', 'pointer/model.safetensors')}": "data_files 'pointer/model.safetensors'",
+    f"{LAMBADA.replace('lambada_openai=', '')}": "data_files ... 'good.jsonl'",
+    f"{LAMBADA.replace('good', 'two')}": "Task 'lambada_openai'",
+    f"{LAMBADA} --limit 0": "limit ... 0.0",
+    f"{LAMBADA} --limit inf": "limit ... inf",
+    f"{LAMBADA.replace('OUT', 'good.txt')}": "output_dir 'good.txt'",
+    LAMBADA.replace("OUT", "''"): "output_dir is '' but",
+    "--compare lm --output_dir OUT": "compare ... ['lm']",
+    "--compare lm lm --output_dir OUT": "compare ... ['lm', 'lm']",
+    "--compare missing lm --output_dir OUT": "model 'missing'",
 }
 
 REPORT = {
-    "": "the following arguments are required: --runs, --output_dir",
-    "missing --output_dir OUT": "run 'missing' is not a folder: name the --output_dir of a training run",
-    "folder --output_dir OUT": "'folder' is not a run: it lacks trainer_state.json",
-    "cut_run --output_dir OUT": "'cut_run/trainer_state.json' is not the log of a run",
+    "": "the following arguments are required",
+    "missing --output_dir OUT": "run 'missing'",
+    "folder --output_dir OUT": "'folder' is not a run: it lacks",
+    "cut_run --output_dir OUT": "'cut_run/trainer_state.json'",
     "no_logs --output_dir OUT": "'no_logs' has no 'tokens_seen' in its logs",
-    "bad_settings --output_dir OUT": "'bad_settings/settings.json' does not hold settings",
+    "bad_settings --output_dir OUT": "'bad_settings/settings.json'",
     "a=run run --output_dir OUT": "is named twice: name each run once",
     "a= --output_dir OUT": "'a=' names no run: write NAME=RUN1,RUN2",
-    "run --output_dir good.txt": "output_dir 'good.txt' cannot be written to",
-    "run --output_dir ''": "output_dir is '' but it must name a folder",
+    "run --output_dir good.txt": "output_dir 'good.txt'",
+    "run --output_dir ''": "output_dir is '' but",
 }
 
 TABLES = {
@@ -359,7 +349,7 @@ NEEDS = {"glue": "sklearn", "report": "sklearn", "lm-eval": "lm_eval"}
 @pytest.mark.parametrize(("command", "typed", "said"), [
     (command, typed, said) for command, table in TABLES.items() for typed, said in table.items()
 ])  # fmt: skip
-def test_one_line_says_it(
+def test_a_bad_input_is_refused_in_one_line(
     command, typed, said, inputs, tmp_path, own_cache, monkeypatch, capsys, request
 ):
     if command in NEEDS:
@@ -376,7 +366,10 @@ def test_one_line_says_it(
     else:
         assert end.value.code == ARGPARSE
         line = capsys.readouterr().err.splitlines()[-1]
-    assert said in line and "\n" not in line and len(line) < 2_100
+    for fragment in said.split(" ... "):
+        assert fragment in line
+    assert "\n" not in line
+    assert len(line) < 2_100
     # Flags that stand in a command are those of that command; all others are those of this one.
     line = re.sub(r"`[^`]*`|headless-trainer [a-z]+-?[a-z]* --.*|Unknown argument '\S+'", "", line)
     named = {name.replace("-", "_") for name in re.findall(r"--([a-z][\w-]+)", line)}

@@ -1,8 +1,10 @@
-"""Each recipe of README.md, docs/ and the presets runs as it is printed, cut in size by flags alone.
+"""Each recipe of README.md, docs/ and the presets runs as it is printed, cut in size by flags
+alone.
 
-A recipe is a block of commands or a preset, so a new one is run without being named here. What it reads stands in an empty
-folder under the names that it gives: the Hub's models and data sets too, for which the libraries look there first. What starts
-several processes (``accelerate launch``, ``sbatch``) is left out before a command: tests/processes/test_launch.py runs it.
+A recipe is a block of commands or a preset, so a new one is run without being named here. What it
+reads stands in an empty folder under the names that it gives: the Hub's models and data sets too,
+for which the libraries look there first. What starts several processes (``accelerate launch``,
+``sbatch``) is left out before a command: tests/processes/test_launch.py runs it.
 """
 
 import gzip
@@ -348,7 +350,7 @@ def check(name: str, given: dict[str, list], said: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", recipes(), ids=recipes().values())
-def test_recipe(recipe, world, caplog):
+def test_every_command_of_the_pages_and_every_preset_runs(recipe, world, caplog):
     for name, *words in recipe:
         small = cuts(name, settings(tuple(words)))
         given = settings((*words, *small))
@@ -367,7 +369,7 @@ def test_recipe(recipe, world, caplog):
 
 
 @pytest.mark.slow
-def test_the_python_of_the_readme(world):
+def test_the_python_of_the_readme_runs(world):
     """With fewer steps and rows."""
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
     world.model("gpt2", "clm")

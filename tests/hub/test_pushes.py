@@ -1,4 +1,6 @@
-"""Pushes of runs: what is on the Hub afterwards, that no failure of the Hub costs anything, and where no token is."""
+"""Pushes of runs: what is on the Hub afterwards, that no failure of the Hub costs anything, and
+where no token is.
+"""
 
 import os
 import shlex
@@ -92,7 +94,7 @@ def test_the_repository_is_named_by_the_argument_or_by_the_folder(tmp_path, monk
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["end", "every_save", "checkpoint", "all_checkpoints"])
-def test_strategies(hub, tmp_path, strategy):
+def test_each_strategy_pushes_its_checkpoints(hub, tmp_path, strategy):
     trainer = trainer_of(tmp_path, hub_strategy=strategy, hub_always_push=True, save_total_limit=1)
     trainer.train()
     folders = {

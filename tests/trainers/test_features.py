@@ -1,6 +1,6 @@
 """What `transformers.Trainer` offers around a training run works with our trainers as it does there, or is refused by name.
 
-Settings and parameters of the constructor: tests/cli/test_refusals.py.
+Settings and parameters of the constructor: tests/test_refusals.py.
 """
 
 import inspect

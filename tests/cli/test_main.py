@@ -1,4 +1,6 @@
-"""`headless-trainer`: its commands, presets and launch configurations, from a checkout and from a wheel alone."""
+"""`headless-trainer`: its commands, presets and launch configurations, from a checkout and from a
+wheel alone.
+"""
 
 import dataclasses
 import json
@@ -16,7 +18,7 @@ from transformers import TrainingArguments
 
 import headless_trainer
 from headless_trainer.cli import main as entry
-from headless_trainer.command_line import COMMANDS, MODULES, PRESETS, find_config
+from headless_trainer.command_line import COMMANDS, MODULES, PRESETS
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,27 +105,7 @@ def test_presets_are_listed_one_a_line_below_their_command(capsys):
     assert all(len(line.split()) > 3 for block in blocks[:-1] for line in block.splitlines())
 
 
-def test_a_preset_is_found_by_its_name_and_a_file_by_its_suffix(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("demo.yaml").write_text("max_steps: 1")
-    Path("demo").mkdir()
-    assert (
-        find_config("demo") == PRESETS["demo"]
-    )  # a preset's own name is never a folder or a file without a suffix
-    assert find_config("demo.yaml") == Path("demo.yaml")
-    nearest_of = {
-        "paper_encoder_headles": "paper_encoder_headless",
-        "runs/demo.yaml": "demo",
-        "a.txt": "",
-    }
-    for name, nearest in nearest_of.items():
-        with pytest.raises(
-            FileNotFoundError, match=f"{name!r}.*{nearest}.*`headless-trainer presets`"
-        ):
-            find_config(name)
-
-
-def test_launch_configurations(capsys):
+def test_launch_configurations_are_listed_and_their_files_found_by_name(capsys):
     lines = shown(capsys, "launch-config").splitlines()
     names = {line.split()[0] for line in lines if line.startswith("  ")} - {"-m"}
     assert names == {"cpu", "multi_gpu", "multi_node", "fsdp2", "zero1", "zero2", "zero3", "slurm"}
@@ -136,7 +118,9 @@ def test_launch_configurations(capsys):
 
 @pytest.mark.slow
 def test_a_wheel_trains_without_the_source_tree(tmp_path, text_file):
-    """Built and installed elsewhere, run elsewhere: presets, launch configurations and templates are in the package."""
+    """Built and installed elsewhere, run elsewhere: presets, launch configurations and templates
+    are in the package.
+    """
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     source, wheels, site = tmp_path / "source", tmp_path / "wheels", tmp_path / "site"
     tracked = subprocess.run(

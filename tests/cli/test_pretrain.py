@@ -1,4 +1,6 @@
-"""run_pretrain.py end to end, on tiny models: what it leaves, what it refuses, and how it survives being killed."""
+"""run_pretrain.py end to end, on tiny models: what it leaves, what it refuses, and how it survives
+being killed.
+"""
 
 import copy
 import json
@@ -32,7 +34,9 @@ def run(text_file, folder, *flags):
 
 
 @pytest.mark.parametrize("objective", ["sampled_softmax", "headless"])
-def test_what_leaves_is_stored_as_what_came(tmp_path, text_file, clm_tokenizer, objective):
+def test_weights_are_saved_in_the_precision_that_they_were_loaded_in(
+    tmp_path, text_file, clm_tokenizer, objective
+):
     base, out = tmp_path / "base", tmp_path / "run"
     save(base, tiny_model("clm", len(clm_tokenizer), "vanilla").to(torch.bfloat16), clm_tokenizer)
     flags = "--max_steps 2 --save_strategy steps --save_steps 1 --max_seq_length 16 --per_device_train_batch_size 4 --use_cpu"
@@ -59,7 +63,9 @@ def test_what_leaves_is_stored_as_what_came(tmp_path, text_file, clm_tokenizer, 
 
 
 @pytest.mark.parametrize("task, flags", [("clm", DECODER), ("mlm", ENCODER)])
-def test_headless(tmp_path, text_file, task, flags, monkeypatch):
+def test_a_headless_run_leaves_a_trunk_its_tokenizer_counts_and_a_picture(
+    tmp_path, text_file, task, flags, monkeypatch
+):
     folder, alone = tmp_path / "run", MagicMock()
     monkeypatch.setattr("headless_trainer.cli.training.first_process_first", alone)
     metrics = run(text_file, folder, *flags)
@@ -85,7 +91,9 @@ def test_headless(tmp_path, text_file, task, flags, monkeypatch):
     (AutoModelForCausalLM, [*DECODER, "--tie_word_embeddings", "true"]),
     (AutoModelForMaskedLM, ENCODER),
 ])  # fmt: skip
-def test_vanilla(tmp_path, text_file, auto_class, flags):
+def test_a_vanilla_run_leaves_a_model_with_its_head_tied_or_not(
+    tmp_path, text_file, auto_class, flags
+):
     folder = tmp_path / "run"
     metrics = run(text_file, folder, *flags, "--objective", "vanilla")
     assert metrics["eval_loss"] == metrics["eval_cross_entropy"]
@@ -96,7 +104,9 @@ def test_vanilla(tmp_path, text_file, auto_class, flags):
 
 @pytest.mark.parametrize("objective", ["headless", "vanilla"])
 def test_both_objectives_see_the_same_rows(tmp_path, text_file, objective):
-    """The counts of the targets are those of the shuffled rows of the first steps: equal for equal seeds."""
+    """The counts of the targets are those of the shuffled rows of the first steps: equal for equal
+    seeds.
+    """
     for name, flags in (("a", ["--objective", "headless"]), ("b", ["--objective", objective])):
         run(text_file, tmp_path / name, *DECODER, *flags)
     assert torch.equal(load_token_counts(tmp_path / "a")[0], load_token_counts(tmp_path / "b")[0])
@@ -110,7 +120,7 @@ def test_both_objectives_see_the_same_rows(tmp_path, text_file, objective):
     ["--line_by_line", "--train_sampling_strategy", "group_by_length"],
 ])  # fmt: skip
 @pytest.mark.parametrize("model", [DECODER, ENCODER])
-def test_options(tmp_path, text_file, model, flags):
+def test_a_run_evaluates_with_other_models_and_negatives(tmp_path, text_file, model, flags):
     flags = [*model, *flags, "--gradient_accumulation_steps", "2", "--max_eval_samples", "8"]
     metrics = run(text_file, tmp_path / "run", *flags)
     assert metrics["eval_predicted_tokens"] > 0
@@ -140,7 +150,7 @@ def test_what_is_another_run_is_refused_in_one_line(tmp_path, text_file, monkeyp
 
 
 @pytest.mark.slow
-def test_resume_from_the_last_checkpoint(tmp_path, text_file):
+def test_a_run_resumes_from_its_last_checkpoint(tmp_path, text_file):
     folder, flags = tmp_path / "run", [*DECODER, "--save_strategy", "steps", "--save_steps", "2"]
     run(text_file, folder, *flags)
     again = [*QUICK, *flags, "--train_file", text_file, "--output_dir", folder]
@@ -177,7 +187,7 @@ def faults(*flags: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["rows", "workers", "stream", "processes"])
-def test_disturbed_and_resumed_equals_never_disturbed(variant):
+def test_a_run_that_was_stopped_and_resumed_equals_one_that_was_not(variant):
     """A short run of the benchmark, at random moments."""
     shown = faults(
         "--variants", variant, *"--attacks kill signal --kills 1 --signals 1 --seed 3".split()
@@ -190,7 +200,7 @@ def test_disturbed_and_resumed_equals_never_disturbed(variant):
 
 
 @pytest.mark.slow
-def test_damaged_files_second_runs_and_full_disks():
+def test_damaged_files_second_runs_and_full_disks_are_refused_in_one_line():
     shown = faults("--attacks", "damage", "second run", "full disk", "--flips", "3")
     assert "| a damaged file | model.safetensors | 8 | 8 |" in shown
     assert "| a second run in the same folder | rows | 2 | 2 |" in shown
@@ -234,7 +244,9 @@ def test_the_last_step_is_evaluated_once_unless_others_come_back(
     [("clm", DECODER, AutoModelForCausalLM), ("mlm", ENCODER, AutoModelForMaskedLM)],
 )
 def test_a_language_model_is_trained_on_with_its_own_head(tmp_path, text_file, task, flags, kind):
-    """In memory and streamed, with what it forgets beside what it learns, before the first step and after the last."""
+    """In memory and streamed, with what it forgets beside what it learns, before the first step
+    and after the last.
+    """
     base, new = (
         tmp_path / "base",
         tmp_path / "new.jsonl",

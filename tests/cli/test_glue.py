@@ -41,7 +41,9 @@ def data(tmp_path_factory, text_lines) -> str:
 
 @pytest.fixture(scope="session")
 def encoders(tmp_path_factory, mlm_tokenizer) -> list[str]:
-    """Two checkpoints of one headless pretraining, as run_pretrain.py leaves them: trunks without a pooler, with counts."""
+    """Two checkpoints of one headless pretraining, as run_pretrain.py leaves them: trunks without
+    a pooler, with counts.
+    """
     root, sources = tmp_path_factory.mktemp("models") / "run", []
     config = BertConfig(**SMALL, vocab_size=300)
     for step in (5, 10):
@@ -81,7 +83,9 @@ def results(output_dir) -> dict[str, dict]:
 
 
 def write_own_task(folder, lines, label) -> list:
-    """A dozen rows to train on and as many to validate on, labelled by their place; the flags that name them."""
+    """A dozen rows to train on and as many to validate on, labelled by their place; the flags that
+    name them.
+    """
     for name, start in (("train", 0), ("dev", 20)):
         rows = [{"text": lines[i], "label": label(i)} for i in range(start, start + 12)]
         write_jsonl(folder / f"{name}.jsonl", rows)
@@ -147,7 +151,9 @@ def test_a_grid_from_the_command_line_to_the_tables(tmp_path, data, encoders, ca
     assert seeds[0] != seeds[1]
 
 
-def test_a_decoder_both_losses_and_tables_alone(tmp_path, data, decoder, capsys):
+def test_a_decoder_is_trained_with_both_losses_and_tables_are_written_again_alone(
+    tmp_path, data, decoder, capsys
+):
     for loss in ("balanced", "cross_entropy"):
         flags = [
             "--tasks",
@@ -187,7 +193,7 @@ def test_tables_are_printed_on_a_console_that_knows_ascii_alone(tmp_path):
     assert "50.00 ± 0.00" in (tmp_path / "results.md").read_text(encoding="utf-8")
 
 
-def test_xnli_in_both_scenarios(tmp_path, data, encoders, capsys):
+def test_xnli_is_trained_in_english_or_in_each_language(tmp_path, data, encoders, capsys):
     flags = [
         "--tasks",
         "xnli",
@@ -212,9 +218,7 @@ def test_xnli_in_both_scenarios(tmp_path, data, encoders, capsys):
         and "## XNLI, fine-tuned on the target language" in shown
     )
     assert shown.count("| model | de | en | Avg. |") == 2
-    with pytest.raises(
-        SystemExit, match=r"with languages \['de', 'en'\], but this run has \['en'\]"
-    ):
+    with pytest.raises(SystemExit, match=r"languages \['de', 'en'\].*\['en'\]"):
         run(
             encoders[0],
             tmp_path,
@@ -270,13 +274,11 @@ def test_the_best_model_is_pushed(tmp_path, encoders, data, hub):
     assert pushed["model.safetensors"] == (best / "model.safetensors").read_bytes()
     assert "tokenizer.json" in pushed and b'model="me/cola"' in pushed["README.md"]
     shutil.rmtree(best)
-    with pytest.raises(
-        SystemExit, match="save_models is True but cola, run_checkpoint-5, seed 0 ended without"
-    ):
+    with pytest.raises(SystemExit, match="save_models is True.*cola, run_checkpoint-5, seed 0"):
         run(encoders[0], tmp_path, *own)
     with pytest.raises(
         SystemExit,
-        match="push_to_hub is True but the grid has 2 models and 1 tasks: give one of each",
+        match="push_to_hub is True.*2 models and 1 tasks",
     ):
         run(encoders, tmp_path / "two", *flags)
 
@@ -288,7 +290,9 @@ def test_the_best_model_is_pushed(tmp_path, encoders, data, hub):
     (["--metric", "mse"], lambda i: i / 4, "mean_squared_error", True, "squared_error"),
     (["--problem_type", "regression"], lambda i: i, "spearmanr", False, "squared_error"),
 ])  # fmt: skip
-def test_own_tasks_of_every_kind(tmp_path, encoders, text_lines, flags, label, metric, lower, loss):
+def test_own_tasks_with_classes_labels_and_numbers_are_trained(
+    tmp_path, encoders, text_lines, flags, label, metric, lower, loss
+):
     files = write_own_task(tmp_path, text_lines, label)
     run(encoders[0], tmp_path / "out", *files, *flags, "--seeds", 0, "--learning_rate", 0.01)
     result = results(tmp_path / "out")[f"{loss}/run_checkpoint-5/user/seed_0.json"]
@@ -301,7 +305,9 @@ def test_own_tasks_of_every_kind(tmp_path, encoders, text_lines, flags, label, m
 def test_the_best_model_over_epochs_and_seeds_is_kept_with_its_card(
     tmp_path, encoders, text_lines, monkeypatch
 ):
-    """Also where the seeds are run by several commands, and the model of a worse one takes no place of a better."""
+    """Also where the seeds are run by several commands, and the model of a worse one takes no
+    place of a better.
+    """
     left = tmp_path / "out/balanced/run_checkpoint-5/user/best"
     left.mkdir(parents=True)
     write_run(
@@ -402,15 +408,15 @@ def test_finished_runs_are_skipped_and_a_cut_one_starts_over(
 def test_what_another_process_fine_tunes_is_refused_and_other_seeds_are_not(
     tmp_path, data, encoders
 ):
-    """The lock is that of the other process, as far as this one can tell: it holds the file itself."""
+    """The lock is that of the other process, as far as this one can tell: it holds the file
+    itself.
+    """
     folder = tmp_path / "balanced" / "run_checkpoint-5" / "cola"
     folder.mkdir(parents=True)
     with open(folder / ".seed_0.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         flags = ("--tasks", "cola", "--data_dir", data, "--num_train_epochs", "1")
-        with pytest.raises(
-            SystemExit, match=r"/cola' is being written to by another process \(\.seed_0\.lock\)"
-        ):
+        with pytest.raises(SystemExit, match=r"/cola' .*\.seed_0\.lock"):
             run(encoders[:1], tmp_path, *flags, "--seeds", "0")
         run(encoders[:1], tmp_path, *flags, "--seeds", "1")
     assert list(results(tmp_path)) == ["balanced/run_checkpoint-5/cola/seed_1.json"]
@@ -420,15 +426,13 @@ def test_another_setting_in_the_same_folder_is_named(tmp_path, data, encoders, d
     data = shutil.copytree(data, tmp_path / "data")
     flags = ["--tasks", "cola", "--seeds", 0, "--data_dir", data, "--num_train_epochs", 1]
     run(encoders[0], tmp_path / "out", *flags)
-    with pytest.raises(
-        SystemExit, match="with learning_rate 5e-05, but this run has 0.001: choose another"
-    ):
+    with pytest.raises(SystemExit, match="learning_rate 5e-05.*0.001"):
         run(decoder, tmp_path / "out", *flags, "--learning_rate", "1e-3")
     moved = shutil.copytree(decoder, tmp_path / "run" / "checkpoint-5")
-    with pytest.raises(SystemExit, match="holds run_checkpoint-5/cola/seed_0 with weights '"):
+    with pytest.raises(SystemExit, match="run_checkpoint-5/cola/seed_0 with weights "):
         run(str(moved), tmp_path / "out", *flags)
     write_tasks(data, [f"another sentence {i}" for i in range(40)])
-    with pytest.raises(SystemExit, match="holds run_checkpoint-5/cola/seed_0 with rows '"):
+    with pytest.raises(SystemExit, match="run_checkpoint-5/cola/seed_0 with rows "):
         run(encoders[0], tmp_path / "out", *flags)
 
 
@@ -437,7 +441,7 @@ def test_a_changed_vocabulary_under_the_same_name_is_another_model(tmp_path, dat
     flags = ["--tasks", "cola", "--seeds", 0, "--data_dir", data, "--num_train_epochs", 1]
     run(str(source), tmp_path / "out", *flags)
     (source / "vocab.txt").write_text("a\nb\n")
-    with pytest.raises(SystemExit, match="holds model/cola/seed_0 with tokenizer_and_code '"):
+    with pytest.raises(SystemExit, match="model/cola/seed_0 with tokenizer_and_code "):
         run(str(source), tmp_path / "out", *flags)
 
 
@@ -454,7 +458,7 @@ def test_a_finished_grid_of_an_earlier_version_is_not_run_again(tmp_path, data, 
     assert "1 runs of an earlier version" in caplog.text
 
 
-def test_what_is_bad_at_the_end_of_the_grid_stops_it_before_its_start(tmp_path, data, encoders):
+def test_a_fault_in_the_last_run_of_a_grid_stops_it_before_the_first(tmp_path, data, encoders):
     (tmp_path / "nothing").mkdir()
     mirror = Path(shutil.copytree(data, tmp_path / "data"))
     choices = {"premise": "a", "choice1": "b", "choice2": "c", "question": "cause", "label": 2}
@@ -492,13 +496,11 @@ def test_the_fingerprint_is_that_of_the_weights(tmp_path, encoders):
 
 
 @pytest.mark.parametrize("missing", ["evaluate", "sklearn"])
-def test_without_the_extra_nothing_is_loaded(tmp_path, monkeypatch, missing):
+def test_a_missing_extra_is_named_before_anything_is_loaded(tmp_path, monkeypatch, missing):
     for name in [name for name in sys.modules if name.partition(".")[0] == missing]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(
-        SystemExit, match=r"Fine-tuning needs an extra: pip install 'headless_trainer\[eval\]'"
-    ):
+    with pytest.raises(SystemExit, match=r"headless_trainer\[eval\]"):
         main(["--model_name_or_path", "nowhere", "--output_dir", str(tmp_path)])
 
 

@@ -1,9 +1,8 @@
-"""The presets parse, and hold the numbers of the paper's tables 6 to 10. The numbers here are typed from the tables."""
-
-from types import SimpleNamespace
+"""The presets parse, and hold the numbers of the paper's tables 6 to 10. The numbers here are
+typed from the tables.
+"""
 
 import pytest
-import torch
 import yaml
 
 from headless_trainer.arguments import (
@@ -44,7 +43,8 @@ PYTHIA, DISTILBERT = (
     "EleutherAI/pythia-70m-deduped",
     "distilbert/distilbert-base-multilingual-cased",
 )
-# Task, GPUs, rows a step (vanilla, headless), length, steps, warmup, learning rate, weight decay, schedule.
+# Task, GPUs, rows a step (vanilla, headless), length, steps, warmup, learning rate, weight decay,
+# schedule.
 TABLES = {
     "encoder": ("mlm", 8, (256, 512), 128, 1_000_000, 10_000, 1e-4, 0.01, "linear"),  # table 6
     "decoder": ("clm", 16, (1024, 1024), 2048, 143_000, 1_430, 1e-3, 0.1, "cosine"),  # table 7
@@ -98,7 +98,8 @@ def test_presets_hold_the_numbers_of_the_tables(pair, objective):
     assert yaml.safe_load(PRESETS[f"paper_{pair}_{objective}"].read_text("utf-8"))["fp16"] == "auto"
     if task == "mlm":
         assert training.mlm_probability == 0.15
-    # the paper's loss: candidates of the micro-batch, plain dot products, packed documents that see each other
+    # the paper's loss: candidates of the micro-batch, plain dot products, packed documents that
+    # see each other
     assert training.negatives == "micro_batch"
     assert not training.isolate_documents and not data.line_by_line
     assert (
@@ -111,7 +112,7 @@ def test_presets_hold_the_numbers_of_the_tables(pair, objective):
     )  # a decoder's tokenizer on an encoder
 
 
-def test_shape_of_table_10_and_languages_of_table_8():
+def test_presets_have_the_shape_of_table_10_and_the_languages_of_table_8():
     model = parse("paper_small_decoder_headless")[0]
     assert model.parsed_config_overrides() == {"n_embd": 192, "n_head": 3, "n_layer": 3}
     languages = [
@@ -151,41 +152,6 @@ def test_fine_tuning_presets_hold_the_numbers_of_section_4_2_and_table_14(
         pretraining[1].max_seq_length,
     )
     assert training.output_dir == f"runs/{name}"
-
-
-@pytest.mark.parametrize(("gpu", "has_bf16", "given", "bf16", "fp16"), [
-    (False, False, {"fp16": "auto"}, False, False),
-    (True, False, {"fp16": "auto"}, False, True),  # the paper's precision 16
-    (True, True, {"fp16": "auto", "bf16": "auto"}, True, False),
-    (True, False, {"fp16": "auto", "bf16": "auto"}, False, True),
-    (True, True, {"fp16": True, "bf16": "auto"}, False, True),
-    (True, True, {"fp16": "auto", "bf16": True}, True, False),
-    (True, True, {"bf16": "auto"}, True, False),
-    (True, True, {"bf16": "auto", "use_cpu": True}, False, False),
-    (False, False, {"bf16": "auto"}, False, False),
-    (False, False, {"bf16": True}, True, False),  # what was asked for is left to transformers
-])  # fmt: skip
-def test_auto_is_16_bits_where_a_gpu_has_them(monkeypatch, gpu, has_bf16, given, bf16, fp16):
-    """Emulated bfloat16, which torch counts as support, is not meant."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    supported = lambda including_emulation=True: including_emulation or has_bf16  # noqa: E731
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
-    settings = SimpleNamespace(**{"bf16": False, "fp16": False, "use_cpu": False} | given)
-    HeadlessTrainingArguments._choose_precision(settings)
-    assert (settings.bf16, settings.fp16) == (bf16, fp16)
-
-
-@pytest.mark.parametrize(
-    "flags", [("--bf16", "auto"), ("--bf16=auto", "--fp16", "true", "--fp16=auto"), ()]
-)
-def test_auto_leaves_true_or_false(flags):
-    training = parse("paper_encoder_headless", *flags, "--use_cpu")[2]
-    assert training.bf16 is False and training.fp16 is False and training.mixed_precision == "no"
-    assert HeadlessTrainingArguments("runs", bf16="auto", use_cpu=True).bf16 is False
-    assert all(
-        getattr(parse("demo", f"--{name}", "--use_cpu")[2], name) is True
-        for name in ("bf16", "fp16")
-    )
 
 
 @pytest.mark.parametrize(("name", "loss", "learning_rate", "weight_decay", "batch_size"), [

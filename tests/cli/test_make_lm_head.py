@@ -1,4 +1,6 @@
-"""run_lm_head.py: from a headless checkpoint to a language model that any client loads, with and without training."""
+"""run_lm_head.py: from a headless checkpoint to a language model that any client loads, with and
+without training.
+"""
 
 import json
 import math
@@ -141,7 +143,8 @@ def test_counts_of_a_corpus_are_those_of_what_can_be_predicted(tmp_path, encoder
         make_head(encoder[0], tmp_path / "mlm", *flags)
     )
     bias = model.get_output_embeddings().bias
-    # [CLS] and [SEP], of each line, are never predicted: like the other special tokens they get what the rarest token gets.
+    # [CLS] and [SEP], of each line, are never predicted: like the other special tokens they get
+    # what the rarest token gets.
     assert bias[:5].max() <= bias.min() + 1e-5
 
 
@@ -164,9 +167,7 @@ def test_what_has_no_free_head_is_refused(tmp_path, checkpoint, clm_tokenizer):
 def test_several_processes_with_nothing_to_train_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(LMHeadArguments, "world_size", 2)
     args = LMHeadArguments(str(tmp_path), use_cpu=True)
-    with pytest.raises(
-        ValueError, match="2 processes were started and nothing is trained or scored: start one"
-    ):
+    with pytest.raises(ValueError, match="^2 processes "):
         check_arguments(ModelArguments(model_name_or_path="m"), DataArguments(), args)
 
 

@@ -59,9 +59,9 @@ def test_results_are_in_the_metadata_and_in_a_table(folder):
     add_results(folder, [accuracy(0.25, metric_args=args)])
     after = text_of(folder)
     table = (
-        "## Evaluation\n\n"
-        "| data | figure | value | obtained with |\n| --- | --- | --- | --- |\n"
-        "| some texts | accuracy | 0.25 | documents 5,153, standard error 0.001235, words 12,346, lines 10,000 |\n"
+        "## Evaluation\n\n| data | figure | value | obtained with |\n| --- | --- | --- | --- |\n| "
+        "some texts | accuracy | 0.25 | documents 5,153, standard error 0.001235, words 12,346, "
+        "lines 10,000 |\n"
     )
     assert after.count(table) == 1 and after.index(table) < after.index("\n## Citation\n")
     assert after.replace(table, "").split("\n---\n")[1] == before.split("\n---\n")[1]
@@ -79,7 +79,8 @@ def test_a_figure_is_replaced_and_others_stay_in_their_places(folder):
     add_results(folder, [accuracy(0.4, metric_args={"documents": 7})])
     results = read_card(folder).data.eval_results
     assert sorted((each.dataset_name, each.metric_type, each.metric_value) for each in results) == [
-        ("other texts", "accuracy", 0.2), ("some texts", "accuracy", 0.4), ("some texts", "perplexity", 3.0),
+        ("other texts", "accuracy", 0.2), ("some texts", "accuracy", 0.4),
+        ("some texts", "perplexity", 3.0),
     ]  # fmt: skip
     once = text_of(folder)
     assert once.count("## Evaluation") == 1 and "| 0.1 |" not in once
@@ -182,7 +183,7 @@ def test_glue_results_are_means_over_seeds_of_the_best_epochs():
     assert flat(glue_results(runs)) == [data | metric | how]
 
 
-def test_kinds_of_tasks():
+def test_results_name_the_task_the_set_and_the_metric_of_every_benchmark():
     runs = [
         glue_run("mnli", 0, 0.8),
         glue_run("stsb", 0, 0.8, metrics=["spearmanr", "pearsonr"], regression=True),
@@ -223,7 +224,9 @@ def test_a_part_of_a_set_is_no_result_and_a_part_of_the_training_is_named():
 
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory, trunk, text_lines) -> SimpleNamespace:
-    """A grid of three kinds of tasks, a dozen rows each, and two seeds whose models are kept, on a copy of the trunk."""
+    """A grid of three kinds of tasks, a dozen rows each, and two seeds whose models are kept, on a
+    copy of the trunk.
+    """
     root = tmp_path_factory.mktemp("grid")
     model = Path(shutil.copytree(trunk, root / "small-bert"))
     write_tasks(root, text_lines)
@@ -255,17 +258,17 @@ def test_a_grid_adds_its_scores_to_the_card_of_its_model(grid):
 
 def test_a_fine_tuned_model_has_a_card(grid):
     text = text_of(grid.runs / "cola" / "best")
-    assert (
-        "\n# small-bert fine-tuned on COLA\n\nThis is `small-bert`, fine-tuned on COLA: a " in text
-    )
-    assert "`BertForSequenceClassification` with 2 outputs.\n\n## Use" in text
+    assert "\n# small-bert fine-tuned on COLA\n" in text
+    introduction = text.partition("## Use")[0]
+    for fact in ("`small-bert`", "`BertForSequenceClassification`", "2 outputs"):
+        assert fact in introduction
     link = "[nyu-mll/glue](https://huggingface.co/datasets/nyu-mll/glue)"
-    assert f"\n- Texts: {link}, configuration `cola`, from local files\n" in text
-    for words in ("### Objective\n\nBalanced cross-entropy.\n", "| batch_size | 8 |\n"):
+    assert f"\n- Texts: {link}, configuration `cola`" in text
+    for words in ("Balanced cross-entropy", "| batch_size | 8 |\n"):
         assert words in text
-    assert "### Objective\n\nSquared error.\n" in text_of(grid.runs / "stsb" / "best")
+    assert "Squared error" in text_of(grid.runs / "stsb" / "best")
     assert '"text_pair": "The river has a steep * bank *."' in text_of(grid.runs / "wic" / "best")
-    assert "the highest-scoring candidate is the answer.\n" in text_of(grid.runs / "copa" / "best")
+    assert "candidate" in text_of(grid.runs / "copa" / "best").partition("## Use")[0]
     card = read_card(grid.runs / "cola" / "best")
     assert card.data.pipeline_tag == "text-classification" and card.data.datasets == [
         "nyu-mll/glue"
@@ -284,9 +287,10 @@ def test_a_fine_tuned_model_has_a_card(grid):
 
 
 @pytest.mark.parametrize(("task", "printed"), [
-    ("cola", r"((un)?acceptable 0\.\d+\n){2}"), ("stsb", r"LABEL_0 -?\d+\.\d+\n"), ("copa", r"LABEL_0 -?\d+\.\d+\n"),
+    ("cola", r"((un)?acceptable 0\.\d+\n){2}"), ("stsb", r"LABEL_0 -?\d+\.\d+\n"),
+    ("copa", r"LABEL_0 -?\d+\.\d+\n"),
 ])  # fmt: skip
-def test_its_lines_of_python_run_as_printed(grid, task, printed, monkeypatch):
+def test_the_python_of_a_fine_tuned_models_card_runs_as_printed(grid, task, printed, monkeypatch):
     monkeypatch.chdir(grid.runs / task)
     code = re.findall(
         r"^```python\n(.*?)\n```$", text_of(grid.runs / task / "best"), re.MULTILINE | re.DOTALL
@@ -299,7 +303,9 @@ def test_its_lines_of_python_run_as_printed(grid, task, printed, monkeypatch):
 
 
 def test_results_of_all_kinds_are_told_apart_in_the_metadata(folder):
-    """huggingface_hub puts those of the same task, type, configuration and split together, under the name of the first."""
+    """huggingface_hub puts those of the same task, type, configuration and split together, under
+    the name of the first.
+    """
     runs = [
         glue_run("cola", 0, 0.5),
         glue_run("cola", 0, 0.4, loss="cross_entropy"),

@@ -28,7 +28,9 @@ pytestmark = pytest.mark.usefixtures("few_tasks")
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory, clm_tokenizer, text_lines):
-    """Folders of a model that learnt something and of one that learnt less, and of task definitions."""
+    """Folders of a model that learnt something and of one that learnt less, and of task
+    definitions.
+    """
     folder = tmp_path_factory.mktemp("run_lm_eval")
     for name, steps in (("good", 20), ("poor", 12)):
         save(
@@ -46,7 +48,7 @@ def flags(inputs, output_dir, *more) -> list[str]:
     return [*needed, str(inputs / "tasks"), "--output_dir", str(output_dir), *map(str, more)]
 
 
-def test_two_models_in_one_table(inputs, tmp_path, capsys):
+def test_two_models_stand_in_one_table(inputs, tmp_path, capsys):
     models = ["--model_name_or_path", str(inputs / "good"), str(inputs / "poor")]
     tasks = ["--tasks", "tiny_lambada", "tiny_generation"]
     main([*models, *flags(inputs, tmp_path, *tasks, "--limit", "0.5")])
@@ -94,7 +96,9 @@ def write_scores(
     task="task",
     identity=MODEL,
 ) -> Path:
-    """Results of a model on one task, from the scores of its documents and how they make the metric."""
+    """Results of a model on one task, from the scores of its documents and how they make the
+    metric.
+    """
     values = {
         "mean": np.mean,
         "perplexity": lambda scores: math.exp(-np.mean(scores)),
@@ -133,7 +137,7 @@ def test_scores_of_an_earlier_version_are_set_aside(tmp_path):
     assert (tmp_path / "results_w_None.json").is_file()
 
 
-def test_tests_of_a_comparison_are_scipy_s(tmp_path):
+def test_a_comparison_tests_as_scipy_does(tmp_path):
     draw = np.random.default_rng(0)
     likelihoods = draw.normal(-4, 2, 60)
     other = likelihoods + draw.normal(-0.2, 0.3, 60)
@@ -170,14 +174,14 @@ def test_a_comparison_is_printed_on_a_console_that_knows_ascii_alone(tmp_path):
     assert "| acc ? |" in printed_in_ascii(main, "--compare", *folders)
 
 
-def test_several_processes_would_each_score_all(monkeypatch, tmp_path):
+def test_several_processes_are_refused_because_each_would_score_all(monkeypatch, tmp_path):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "WORLD_SIZE is 2 but one process scores all" in refused(
         main, "--model_name_or_path", "x", "--output_dir", tmp_path
     )
 
 
-def test_what_is_nobody_s_win(tmp_path):
+def test_a_metric_whose_better_direction_models_dispute_has_no_winner(tmp_path):
     ways = {
         "a": None,
         "b": False,
@@ -247,7 +251,7 @@ def test_failures_are_told_at_the_end_and_tried_again(inputs, tmp_path, monkeypa
     assert "tiny_lambada" in (tmp_path / "two" / "results.md").read_text(encoding="utf-8")
 
 
-def test_without_the_extra(inputs, tmp_path, monkeypatch):
+def test_a_missing_extra_is_named(inputs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     said = refused(main, "--model_name_or_path", inputs / "good", "--output_dir", tmp_path)
     assert "pip install 'headless_trainer[eval]'" in said
@@ -255,7 +259,9 @@ def test_without_the_extra(inputs, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_harness_s_command_line_prints_the_same(inputs, tmp_path):
-    """Every digit that `lm_eval` prints for the same file, and the standard errors it saves to ten places."""
+    """Every digit that `lm_eval` prints for the same file, and the standard errors it saves to ten
+    places.
+    """
     model, common = (
         inputs / "good",
         ["--tasks", "tiny_lambada", "--include_path", str(inputs / "tasks")],

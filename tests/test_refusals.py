@@ -1,4 +1,6 @@
-"""Each setting of `transformers.Trainer` works here, or is refused with its name, its value and what to do instead."""
+"""Each setting of `transformers.Trainer` works here, or is refused with its name, its value and
+what to do instead.
+"""
 
 import dataclasses
 import inspect
@@ -25,10 +27,9 @@ from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArgu
 from headless_trainer.corpus.collator import PaddingCollator
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
-from headless_trainer.measures import EVALUATION, higher_is_better
 
-# Settings of TrainingArguments that do here what they do there, or that transformers refuses well: each was tried, or is read
-# by the parent's loop alone.
+# Settings of TrainingArguments that do here what they do there, or that transformers refuses well:
+# each was tried, or is read by the parent's loop alone.
 WORKS = set(
     """
     seed data_seed save_total_limit logging_steps save_steps eval_delay eval_accumulation_steps
@@ -71,7 +72,9 @@ def names(table) -> set[str]:
 
 
 def test_every_setting_of_transformers_is_judged():
-    """One that a later version adds fails here, until it is tried: then it goes into WORKS or into a table."""
+    """One that a later version adds fails here, until it is tried: then it goes into WORKS or into
+    a table.
+    """
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     assert fields <= WORKS | names(refusals.PRETRAINING)
     assert fields <= WORKS | names(refusals.CLASSIFICATION) | ALSO_IN_CLASSIFICATION
@@ -92,55 +95,76 @@ DECAY = {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"nu
 PARALLEL = types.SimpleNamespace(tp_size=1, cp_size=2)
 REFUSED = {
     HeadlessTrainingArguments: [
-        {"gradient_accumulation_steps": 0}, {"per_device_train_batch_size": 0}, {"per_device_eval_batch_size": -1},
-        {"weight_decay": -0.1}, {"weight_decay": float("nan")}, {"learning_rate": float("inf")}, {"learning_rate": -1.0},
-        {"max_grad_norm": float("nan")}, {"logging_steps": -1}, {"save_steps": -5}, {"logging_steps": 0},
+        {"gradient_accumulation_steps": 0}, {"per_device_train_batch_size": 0},
+        {"per_device_eval_batch_size": -1},
+        {"weight_decay": -0.1}, {"weight_decay": float("nan")}, {"learning_rate": float("inf")},
+        {"learning_rate": -1.0},
+        {"max_grad_norm": float("nan")}, {"logging_steps": -1}, {"save_steps": -5},
+        {"logging_steps": 0},
         {"eval_steps": -2, "eval_strategy": "steps"}, {"eval_steps": 0, "eval_strategy": "steps"},
         {"max_steps": 0}, {"max_steps": -5},
         {"num_train_epochs": 0}, {"num_train_epochs": float("inf")}, {"auto_find_batch_size": True},
-        {"label_names": ["targets"]}, {"label_smoothing_factor": 0.1}, {"average_tokens_across_devices": False},
+        {"label_names": ["targets"]}, {"label_smoothing_factor": 0.1},
+        {"average_tokens_across_devices": False},
         {"pool_size": 0}, {"eval_pool_size": 0}, {"sampled_negatives": -1},
         {"muon_learning_rate": -1.0}, {"muon_learning_rate": float("nan")},
-        {"mlm_probability": 0.0}, {"mlm_probability": 1.0}, {"neftune_noise_alpha": 5.0}, {"enable_jit_checkpoint": True},
-        {"include_for_metrics": ["inputs"]}, {"batch_eval_metrics": True}, {"eval_do_concat_batches": False},
+        {"mlm_probability": 0.0}, {"mlm_probability": 1.0}, {"neftune_noise_alpha": 5.0},
+        {"enable_jit_checkpoint": True},
+        {"include_for_metrics": ["inputs"]}, {"batch_eval_metrics": True},
+        {"eval_do_concat_batches": False},
         {"remove_unused_columns": True}, {"include_num_input_tokens_seen": "non_padding"},
-        {"load_best_model_at_end": True, "save_strategy": "no", "metric_for_best_model": "loss"}, {"do_predict": True},
+        {"load_best_model_at_end": True, "save_strategy": "no", "metric_for_best_model": "loss"},
+        {"do_predict": True},
         {"parallelism_config": PARALLEL},
         {"head_bias": "prior"}, {"mlm_probability": 0.3, "task": "clm"},
         {"head_bias": "prior", "objective": "vanilla", "fsdp": True},
         {"sparse_embedding_updates": True, "optim": "sgd"},
-        {"sparse_embedding_updates": True, "optim": "adafactor"}, {"sparse_embedding_updates": True, "fsdp": True},
+        {"sparse_embedding_updates": True, "optim": "adafactor"},
+        {"sparse_embedding_updates": True, "fsdp": True},
         {"muon_learning_rate": 0.01, "optim": "sgd"}, {"lr_scheduler_type": "warmup_stable_decay"},
         {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 0}},
         DECAY | {"max_steps": 3},
         DECAY | {"max_steps": 5, "warmup_steps": 2},
         {"eval_steps": 2, "eval_strategy": "steps", "save_steps": 4, "load_best_model_at_end": True},
-        {"dataloader_in_order": False}, {"accelerator_config": AcceleratorConfig(use_seedable_sampler=False)},
-        {"accelerator_config": AcceleratorConfig(split_batches=True)}, {"bf16_full_eval": True}, {"save_on_each_node": True},
-        {"save_strategy": "best", "metric_for_best_model": "loss"}, {"save_strategy": "best", "eval_strategy": "epoch"},
+        {"dataloader_in_order": False},
+        {"accelerator_config": AcceleratorConfig(use_seedable_sampler=False)},
+        {"accelerator_config": AcceleratorConfig(split_batches=True)}, {"bf16_full_eval": True},
+        {"save_on_each_node": True},
+        {"save_strategy": "best", "metric_for_best_model": "loss"},
+        {"save_strategy": "best", "eval_strategy": "epoch"},
         {"ddp_static_graph": True, "gradient_accumulation_steps": 2}, DECAY,
         {"warmup_steps": 0.1, "lr_scheduler_type": "constant"},
         {"warmup_steps": 2, "lr_scheduler_type": "greedy", "eval_strategy": "epoch"},
-        {"lr_scheduler_kwargs": {"a": 1}, "lr_scheduler_type": "constant"}, {"optim_args": "amsgrad=True"},
-        {"optim_args": "scale_parameter=True", "optim": "adafactor"}, {"optim_target_modules": "all-linear"},
+        {"lr_scheduler_kwargs": {"a": 1}, "lr_scheduler_type": "constant"},
+        {"optim_args": "amsgrad=True"},
+        {"optim_args": "scale_parameter=True", "optim": "adafactor"},
+        {"optim_target_modules": "all-linear"},
         {"train_sampling_strategy": "batch_rebalance"},
     ],
     LMHeadArguments: [{"head_bias": "prior"}, {"freeze_trunk": True}],
     ModelArguments: [
         {"config_name": "c", "model_type": "bert"}, {"config_name": "c", "model_name_or_path": "m"},
-        {"model_type": "bert", "model_name_or_path": "m"}, {"config_overrides": "n_layer=2", "model_name_or_path": "m"},
+        {"model_type": "bert", "model_name_or_path": "m"},
+        {"config_overrides": "n_layer=2", "model_name_or_path": "m"},
         {"tokenizer_name": "t", "train_tokenizer": True}, {"vocab_size": 299},
     ],
     DataArguments: [
-        {"train_file": ["f"], "dataset_name": "d"}, {"validation_file": ["v"]}, {"validation_split_percentage": 0.0},
-        {"validation_split_percentage": 100.0}, {"max_train_samples": 5, "streaming": True}, {"shuffle_buffer_size": -1},
-        {"max_seq_length": 1}, {"max_train_samples": 0}, {"max_eval_samples": 0}, {"preprocessing_num_workers": 0},
-        {"shuffle_buffer_size": 0}, {"dataset_config_name": "en"}, {"dataset_revision": "r", "train_file": ["f"]},
+        {"train_file": ["f"], "dataset_name": "d"}, {"validation_file": ["v"]},
+        {"validation_split_percentage": 0.0},
+        {"validation_split_percentage": 100.0}, {"max_train_samples": 5, "streaming": True},
+        {"shuffle_buffer_size": -1},
+        {"max_seq_length": 1}, {"max_train_samples": 0}, {"max_eval_samples": 0},
+        {"preprocessing_num_workers": 0},
+        {"shuffle_buffer_size": 0}, {"dataset_config_name": "en"},
+        {"dataset_revision": "r", "train_file": ["f"]},
     ],
     TrainingArguments: [  # of ClassificationTrainer
-        {"label_smoothing_factor": 0.1}, {"auto_find_batch_size": True}, {"average_tokens_across_devices": False},
-        {"train_sampling_strategy": "sequential"}, {"length_column_name": "n"}, {"label_names": ["stars"]},
-        {"gradient_accumulation_steps": 0}, {"dataloader_drop_last": True}, {"eval_do_concat_batches": False},
+        {"label_smoothing_factor": 0.1}, {"auto_find_batch_size": True},
+        {"average_tokens_across_devices": False},
+        {"train_sampling_strategy": "sequential"}, {"length_column_name": "n"},
+        {"label_names": ["stars"]},
+        {"gradient_accumulation_steps": 0}, {"dataloader_drop_last": True},
+        {"eval_do_concat_batches": False},
         {"dataloader_in_order": False}, {"fp16_full_eval": True}, DECAY,
     ],
     GlueTrainingArguments: [
@@ -165,7 +189,7 @@ def make(kind: type, folder, **settings):
 
 
 @pytest.mark.parametrize(("kind", "settings"), ROWS, ids=lambda value: str(value)[:60])
-def test_what_is_refused(tmp_path, kind, settings):
+def test_a_setting_is_refused_by_name_and_value(tmp_path, kind, settings):
     """The message names the first of these settings and its value."""
     name, value = next(iter(settings.items()))
     with pytest.raises(ValueError) as error:
@@ -180,7 +204,8 @@ ACCEPTED = {
         {"label_names": ["labels"]}, {"objective": "vanilla", "head_bias": "prior"},
         {"train_sampling_strategy": "group_by_length", "length_column_name": "n", "include_num_input_tokens_seen": "all"},
         DECAY | {"max_steps": 4},
-        {"parallelism_config": types.SimpleNamespace(dp_replicate_size=2)}, {"weight_decay": 0.0, "pool_size": 1},
+        {"parallelism_config": types.SimpleNamespace(dp_replicate_size=2)},
+        {"weight_decay": 0.0, "pool_size": 1},
         {"sparse_embedding_updates": True, "muon_learning_rate": 0.01, "optim": "adamw_torch", "eval_pool_size": 1},
         {"use_liger_kernel": True, "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 2},
         {"optim_args": "alpha=0.9", "optim": "rmsprop"},
@@ -197,12 +222,14 @@ ACCEPTED = {
 @pytest.mark.parametrize(
     ("kind", "settings"), [(kind, each) for kind, rows in ACCEPTED.items() for each in rows]
 )
-def test_what_is_at_the_edge_is_accepted(tmp_path, kind, settings):
+def test_a_value_at_the_edge_of_its_range_is_accepted(tmp_path, kind, settings):
     make(kind, tmp_path, **settings)
 
 
 @pytest.mark.parametrize("objective", ["headless", "sampled_softmax", "vanilla"])
-def test_what_an_objective_does_not_read_is_left_out(tmp_path, caplog, objective):
+def test_settings_that_an_objective_does_not_read_are_left_out_with_a_warning(
+    tmp_path, caplog, objective
+):
     by_candidates = {"negatives": "step", "sampled_negatives": 8, "sparse_embedding_updates": True}
     evaluation = {"eval_pool_size": 8, "eval_full_vocabulary": False}
     read = {
@@ -234,7 +261,9 @@ def test_shards_are_refused_for_whole_matrices(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("objective", ["headless", "vanilla"])
 @pytest.mark.parametrize("name", sorted(refusals.PRETRAINING_PARAMETERS))
-def test_parameters_that_pretraining_refuses(tmp_path, clm_tokenizer, objective, name):
+def test_parameters_of_trainer_that_pretraining_cannot_honour_are_refused(
+    tmp_path, clm_tokenizer, objective, name
+):
     args = HeadlessTrainingArguments(str(tmp_path), **HERE, objective=objective)
     model = tiny_model("clm", len(clm_tokenizer), objective)
     given = {
@@ -249,7 +278,7 @@ def test_parameters_that_pretraining_refuses(tmp_path, clm_tokenizer, objective,
 
 def test_the_task_of_the_model_decides_too(tmp_path, clm_tokenizer):
     args = HeadlessTrainingArguments(str(tmp_path), **HERE, mlm_probability=0.3)
-    with pytest.raises(ValueError, match="mlm_probability is 0.3 but task 'clm' masks nothing"):
+    with pytest.raises(ValueError, match="mlm_probability is 0.3 .*'clm'"):
         HeadlessTrainer(tiny_model("clm", len(clm_tokenizer)), args, processing_class=clm_tokenizer)
 
 
@@ -264,7 +293,9 @@ def test_several_gpus_in_one_process_are_refused(tmp_path, clm_tokenizer, monkey
             trainer_for(tmp_path, "clm", clm_tokenizer, objective=kind)
 
 
-def test_parameters_that_classification_refuses(tmp_path, mlm_tokenizer):
+def test_parameters_of_trainer_that_classification_cannot_honour_are_refused(
+    tmp_path, mlm_tokenizer
+):
     given = {"args": TrainingArguments(str(tmp_path), **HERE), "compute_loss_func": lambda *_: 0}
     with pytest.raises(ValueError, match="compute_loss_func is"):
         ClassificationTrainer(tiny_classifier(), processing_class=mlm_tokenizer, **given)
@@ -276,9 +307,7 @@ def test_parameters_that_classification_refuses(tmp_path, mlm_tokenizer):
 
 @pytest.mark.parametrize("label", [1, np.int64(1), torch.tensor(1), 0.5])
 def test_a_label_of_the_row_is_refused(clm_tokenizer, label):
-    with pytest.raises(
-        ValueError, match="Column 'labels' of row 0 has the one value .* for 3 tokens: remove"
-    ):
+    with pytest.raises(ValueError, match="'labels' of row 0 .* 3 tokens"):
         PaddingCollator(clm_tokenizer)([{"input_ids": [5, 6, 7], "labels": label}] * 2)
 
 
@@ -304,13 +333,11 @@ def test_liger_leaves_the_forward_of_a_trunk(tmp_path):
 
 
 @pytest.mark.parametrize("plugin, fsdp", [(object(), []), (None, ["full_shard"])])
-def test_no_grid_of_shards(plugin, fsdp):
+def test_a_grid_on_shards_is_refused(plugin, fsdp):
     training = types.SimpleNamespace(
         deepspeed_plugin=plugin, fsdp=fsdp, do_predict=False, push_to_hub=False
     )
-    with pytest.raises(
-        ValueError, match=r"DeepSpeed and FSDP train one model a process.*multi_gpu"
-    ):
+    with pytest.raises(ValueError, match=r"DeepSpeed and FSDP.*multi_gpu"):
         GlueArguments(model_name_or_path=["m"], tasks=["cola"]).check_grid(training)
 
 
@@ -332,11 +359,14 @@ def test_a_schedule_that_follows_scores_knows_which_is_better(
 
 
 @pytest.mark.parametrize("name, greater", [
-    ("perplexity", False), ("eval_cross_entropy", False), ("accuracy", True), ("pool_accuracy", True),
+    ("perplexity", False), ("eval_cross_entropy", False), ("accuracy", True),
+    ("pool_accuracy", True),
     ("accuracy_without_bias", True), ("cross_entropy_without_bias", False),
 ])  # fmt: skip
-def test_the_best_checkpoint_is_the_best(tmp_path, clm_tokenizer, name, greater):
-    """transformers takes every name that does not end in "loss" for one that is better when greater."""
+def test_the_best_checkpoint_is_that_of_the_best_evaluation(tmp_path, clm_tokenizer, name, greater):
+    """transformers takes every name that does not end in "loss" for one that is better when
+    greater.
+    """
     settings = {
         "eval_strategy": "steps",
         "eval_steps": 1,
@@ -360,9 +390,7 @@ def test_the_best_checkpoint_is_the_best(tmp_path, clm_tokenizer, name, greater)
 
 def test_an_unknown_metric_is_refused_unless_a_subclass_may_log_it(tmp_path, clm_tokenizer):
     unknown, data = {"metric_for_best_model": "acuracy"}, token_rows(clm_tokenizer)
-    with pytest.raises(
-        ValueError, match="metric_for_best_model is 'acuracy' but must be one of accuracy,"
-    ):
+    with pytest.raises(ValueError, match="metric_for_best_model is 'acuracy' .*accuracy,"):
         trainer_for(tmp_path, "clm", clm_tokenizer, **unknown)
     trainer_for(tmp_path, "clm", clm_tokenizer, kind=type("Own", (HeadlessTrainer,), {}), **unknown)
     make_trainer(
@@ -392,7 +420,9 @@ def test_the_names_of_the_best_metric_are_those_of_an_evaluation(
 
 
 def test_evaluation_of_a_classifier_has_a_loss(tmp_path, mlm_tokenizer):
-    """So that load_best_model_at_end finds it; compute_metrics has the predictions; and the model may be made anew."""
+    """So that load_best_model_at_end finds it; compute_metrics has the predictions; and the model
+    may be made anew.
+    """
     data = encoded_rows(CLASSES)
     settings = {
         "per_device_train_batch_size": 8,
@@ -424,9 +454,3 @@ def test_evaluation_of_a_classifier_has_a_loss(tmp_path, mlm_tokenizer):
     assert metrics["eval_loss"] == pytest.approx(want.item(), rel=1e-5)
     args.prediction_loss_only = True
     assert run.predict(data).predictions is None
-
-
-def test_which_figures_are_better_when_higher():
-    higher = {"accuracy", "pool_accuracy", "accuracy_without_bias"}
-    names = {each.bare_name for each in EVALUATION}
-    assert {name for name in names if higher_is_better(name)} == higher < names
