@@ -132,7 +132,7 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
             argument does not take; and for a file that is no mapping.
         FileNotFoundError: if the first word is neither a preset nor a file.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = words_of(argv)
     if {"-h", "--help"} & set(words):
         print(help_text(dataclass_types))
         sys.exit()
@@ -159,6 +159,13 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
     for arguments in parsed:
         _hide_tokens(arguments)
     return tuple(parsed)
+
+
+def words_of(argv: list[str] | None) -> list[str]:
+    """Return a copy of ``argv``, or for None the words of this process's command line."""
+    if argv is None:
+        return sys.argv[1:]
+    return list(argv)
 
 
 def _make_parser(dataclass_types: list[type]) -> argparse.ArgumentParser:
@@ -228,8 +235,9 @@ def _describe_unknown(word: str, dataclass_types: list[type], names: list[str]) 
         for replaced_names, instead in replacements.items():
             if _as_name(bare_name) in replaced_names.split():
                 return f"There is no {flag}: {instead}."
-    nearest = difflib.get_close_matches(bare_name, names, n=1)
-    hint = f" The nearest known one is '--{nearest[0]}'." if nearest else ""
+    hint = ""
+    for nearest in difflib.get_close_matches(bare_name, names, n=1):
+        hint = f" The nearest known one is '--{nearest}'."
     return f"Unknown argument {flag!r}.{hint} --help-all lists all."
 
 
@@ -311,7 +319,7 @@ def show_usage(text: str, argv: list[str] | None = None) -> None:
     do not need them: a program that only prints its help hides these packages, unless it is a
     notebook.
     """
-    if not HELP_FLAGS & set(sys.argv[1:] if argv is None else argv):
+    if not HELP_FLAGS & set(words_of(argv)):
         return
     print(text, flush=True)
     if {"torch", "IPython"} & sys.modules.keys():  # a notebook goes on afterwards

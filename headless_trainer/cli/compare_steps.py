@@ -25,17 +25,17 @@ def main(argv: list[str] | None = None) -> None:
     from ..command_line import errors_in_one_line, show_usage
 
     show_usage(__doc__, argv)
-    from ..command_line import parse_args
+    from ..command_line import parse_args, words_of
     from ..timing.step_arguments import ARGUMENT_CLASSES
 
-    argv = list(sys.argv[1:] if argv is None else argv)
+    words = words_of(argv)
     with errors_in_one_line(ValueError, OSError):
         processes = int(os.environ.get("WORLD_SIZE") or 1)
         if processes > 1:
             raise ValueError(
                 f"WORLD_SIZE is {processes} but one process is timed: start it without a launcher."
             )
-        *_, args = parse_args(ARGUMENT_CLASSES, argv)
+        *_, args = parse_args(ARGUMENT_CLASSES, words)
         if args.output_file is not None:
             Path(args.output_file).parent.mkdir(parents=True, exist_ok=True)  # before the minute
         from ..console.log_lines import start_logging
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
         from ..timing.step_report import compare_steps
 
         start_logging()
-        comparison = compare_steps(argv, tell=tell_progress)
+        comparison = compare_steps(words, tell=tell_progress)
         tell_progress("")
         print(comparison.text())
         if args.output_file is not None:

@@ -2,7 +2,6 @@
 
 import difflib
 import importlib
-import sys
 from pathlib import Path
 
 from ..command_line import (
@@ -12,6 +11,7 @@ from ..command_line import (
     PRESET_FOLDER,
     PRESETS,
     errors_in_one_line,
+    words_of,
 )
 
 LAUNCH_FOLDER = Path(__file__).parent / "launch"
@@ -42,8 +42,7 @@ SLURM = (
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command that the first word names, or print a list."""
-    words = sys.argv[1:] if argv is None else argv
-    name, *rest = words or ["--help"]
+    name, *rest = words_of(argv) or ["--help"]
     if name in COMMANDS:
         command = importlib.import_module(f".{MODULES[name]}", __package__)
         command.main(rest)

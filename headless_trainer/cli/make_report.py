@@ -10,7 +10,6 @@ more. The report is <output_dir>/report.html, a single self-contained file, with
 PNGs beside it.
 """
 
-import sys
 import textwrap
 from pathlib import Path
 
@@ -26,12 +25,13 @@ def main(argv: list[str] | None = None) -> None:
         parse_args,
         print_result,
         show_usage,
+        words_of,
     )
 
     show_usage(__doc__, argv)
     from ..arguments import ReportArguments
 
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = words_of(argv)
     begins_with_runs = bool(words) and not words[0].startswith("-")
     if begins_with_runs and Path(words[0]).suffix not in CONFIG_SUFFIXES:
         words = ["--runs", *words]
