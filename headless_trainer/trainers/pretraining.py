@@ -683,6 +683,7 @@ class PretrainingTrainer(Trainer):
         """
         resume.check_resume(self, checkpoint)
         resume.load_totals(self, checkpoint)
+        resume.restore_forward(self, checkpoint)
         self.pools.load(checkpoint)
         state = resume.read_state(checkpoint)
         if not resume.is_finished(self.args, state):

@@ -29,6 +29,8 @@ from ..models.adapters import frozen_fingerprint, holds_adapter, is_adapter, oth
 from ..models.candidate_head import MARK
 from ..models.checkpoint_weights import check_weights
 from ..models.fold import FOLD
+from ..models.forward_state import forward_state, restore_forward_state
+from ..models.trunk import without_adapter
 from ..objective.prior import CANDIDATES
 from ..objectives import Objective
 from ..processes.coordination import on_first_process
@@ -46,6 +48,7 @@ ROWS_OF_EARLIER_VERSIONS = "training_rows"  # their number, and a hash of a few 
 RESTARTED = "restarted_data"
 BASE_WEIGHTS = "hash_of_frozen_weights"
 BASE_CONFIG = "configuration_under_adapter"
+FORWARD_STATE = "state_of_forward"
 _known: "WeakKeyDictionary[Dataset, dict[str, Any]]" = (
     WeakKeyDictionary()
 )  # facts of datasets, which do not change
@@ -135,6 +138,18 @@ def load_totals(trainer, checkpoint: str) -> None:
     window.carry_candidates(totals, bool(first))
     window.train_seconds = totals["train_seconds"]
     window.process_seconds = totals["process_seconds"]
+
+
+def forward_facts(trainer) -> dict[str, Any]:
+    """Return what forward passes have left on the model beside its weights, for a checkpoint."""
+    state = forward_state(without_adapter(trainer.model))
+    return {FORWARD_STATE: state} if state else {}
+
+
+def restore_forward(trainer, checkpoint: str) -> None:
+    """Bring the model into the state of a checkpoint that is not in its weights."""
+    state = read_facts(checkpoint).get(FORWARD_STATE, {})
+    restore_forward_state(without_adapter(trainer.model), state)
 
 
 def check_architecture(checkpoint: str, config: PreTrainedConfig) -> None:

@@ -45,7 +45,9 @@ def checkpoint(trainer) -> Iterator[None]:
             if args.should_save:
                 state.save_to_json(os.path.join(aside.folder, TRAINER_STATE_NAME))
         trainer.accelerator.wait_for_everyone()
-        facts = resume.row_facts(trainer.train_dataset) | resume.base_facts(trainer)
+        facts = resume.row_facts(trainer.train_dataset)
+        facts |= resume.base_facts(trainer)
+        facts |= resume.forward_facts(trainer)
         facts["rows_a_step"] = trainer.get_total_train_batch_size(args)
         facts[resume.RESTARTED] = trainer.restarted_data
         aside.publish(

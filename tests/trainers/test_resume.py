@@ -323,10 +323,10 @@ def vanilla(folder, config, **settings):
     return run_of(folder, config, "vanilla", **settings)
 
 
-def run_of(folder, config, objective, **settings):
+def run_of(folder, config, objective, data=None, **settings):
     """A run of four steps, saved after two, of a model of a configuration with its head unless it is headless."""
     torch.manual_seed(0)
-    rows = [
+    rows = data or [
         {"input_ids": [(row * place) % 29 + 1 for place in range(3, 11)]} for row in range(1, 9)
     ]
     args = HeadlessTrainingArguments(
@@ -479,6 +479,34 @@ def test_a_model_that_its_own_checkpoints_could_not_bring_back_is_refused_before
     with pytest.raises(ValueError, match="MixtralForCausalLM.*lacks model.norm.weight"):
         run.train()
     assert run.state.global_step == 0
+
+
+def test_bigbird_is_resumed_after_it_left_its_sparse_attention(tmp_path):
+    """At a short row it makes new layers, with random numbers that dropout would get otherwise."""
+    sizes = SMALL | {"attention_type": "block_sparse", "hidden_dropout_prob": 0.3}
+    config = AutoConfig.for_model("big_bird", vocab_size=30, **sizes)
+    run, _ = assert_resumes(
+        lambda folder: run_of(folder, config, "vanilla", mlm_probability=0.4), tmp_path, 2
+    )
+    assert run.model.base_model.attention_type == "original_full"
+
+
+def test_frequencies_of_the_longest_row_so_far_are_those_of_a_resumed_run(tmp_path):
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
+    sizes = SMALL | {"max_position_embeddings": 6, "num_key_value_heads": 1, "head_dim": 8}
+    config = AutoConfig.for_model("llama", vocab_size=30, rope_parameters=rope, **sizes)
+    lengths = [12, 12, 12, 12, 8, 8, 8, 8]  # more than there are positions
+    data = [
+        {"input_ids": [(row * place) % 29 + 1 for place in range(3, 3 + length)]}
+        for row, length in enumerate(lengths, 1)
+    ]
+    in_order = {"train_sampling_strategy": "sequential", "data": data}
+    run, resumed = assert_resumes(
+        lambda folder: run_of(folder, config, "vanilla", **in_order), tmp_path, 2
+    )
+    frequencies = run.model.base_model.rotary_emb.inv_freq
+    assert torch.equal(resumed.model.base_model.rotary_emb.inv_freq, frequencies)
+    assert not torch.equal(run.model.base_model.rotary_emb.original_inv_freq, frequencies)
 
 
 def test_a_tied_head_with_a_bias_of_its_own_is_resumed_and_its_best_checkpoint_read(tmp_path):
