@@ -33,8 +33,8 @@ from transformers.utils import (
 
 from ..files.manifest import TRAINED_NAME
 
-CPU = torch.device("cpu")
-NO_VALUES = torch.device("meta")  # tensors on it have a shape and a dtype, but take no memory
+CPU = "cpu"
+NO_VALUES = "meta"  # tensors on it have a shape and a dtype, but take no memory
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def check_saved_form(model: PreTrainedModel) -> None:
         )
 
 
-def _read(model: PreTrainedModel, checkpoint: str, device: torch.device) -> ConvertedWeights:
+def _read(model: PreTrainedModel, checkpoint: str, device: str) -> ConvertedWeights:
     as_trained = Path(checkpoint, TRAINED_NAME)
     if as_trained.is_file():  # by the model's own names; the other weights are folded
         stored = load_state_dict(as_trained, map_location=device)
@@ -160,7 +160,7 @@ def _read(model: PreTrainedModel, checkpoint: str, device: torch.device) -> Conv
 def _convert(
     model: PreTrainedModel,
     stored: dict[str, Tensor],
-    device: torch.device,
+    device: str,
     is_converted: bool = True,
 ) -> ConvertedWeights:
     """Bring stored weights into the form of a model; ``is_converted`` if they have another one."""
