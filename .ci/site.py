@@ -29,7 +29,9 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Links between folders of the repository, as they stand on the site, where docs/ is the root."""
+    """Links between folders of the repository, as they stand on the site, where docs/
+    is the root.
+    """
     if page.file.abs_src_path.startswith(config.docs_dir):
         return markdown.replace("](../README.md", "](index.md").replace("](../", "](")
     return markdown.replace("](docs/", "](").replace("../docs/", "../")

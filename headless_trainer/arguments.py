@@ -144,7 +144,8 @@ class DataArguments:
     dataset_revision: str | None = HfArg(default=None, help="Branch, tag or commit of the dataset.")
     train_file: list[str] | None = HfArg(
         default=None,
-        help="Files, folders or globs: .txt, .csv, .tsv, .json, .jsonl, .parquet, .arrow, also gzipped.",
+        help="Files, folders or globs: .txt, .csv, .tsv, .json, .jsonl, .parquet, .arrow, also "
+        "gzipped.",
     )
     validation_file: list[str] | None = HfArg(
         default=None,
@@ -166,8 +167,8 @@ class DataArguments:
     )
     text_column: str | None = HfArg(
         default=None,
-        help="Column with the texts, or with conversations for the tokenizer's chat template. Default: text, or the only "
-        "column that can hold texts.",
+        help="Column with the texts, or with conversations for the tokenizer's chat template. "
+        "Default: text, or the only column that can hold texts.",
     )
     sample_by: Literal["line", "paragraph", "document"] = HfArg(
         default="line",

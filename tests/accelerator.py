@@ -1,4 +1,6 @@
-"""A device that has no float64, as Apple's MPS: tensors that live on the CPU and say that they are on "meta"."""
+"""A device that has no float64, as Apple's MPS: tensors that live on the CPU and say that they are
+on "meta".
+"""
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -25,7 +27,9 @@ class OnDevice(torch.Tensor):
 
 
 def run(func, args, kwargs):
-    """Run on the CPU what was asked of the device; what it returns is on the device, if that is where it was asked for."""
+    """Run on the CPU what was asked of the device; what it returns is on the device, if that is
+    where it was asked for.
+    """
     flat = torch.utils._pytree.tree_leaves((args, kwargs))
     on_device = any(isinstance(value, OnDevice) for value in flat)
     if kwargs.get("device") is not None:

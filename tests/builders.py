@@ -132,7 +132,8 @@ def byte_level_bpe(lines: list[str], special_tokens: list[str]) -> tokenizers.To
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=special_tokens, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        vocab_size=300, special_tokens=special_tokens,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )  # fmt: skip
     tokenizer.train_from_iterator(lines, trainer)
@@ -140,10 +141,13 @@ def byte_level_bpe(lines: list[str], special_tokens: list[str]) -> tokenizers.To
 
 
 def tiny_model(
-    task: str, vocab_size: int = VOCAB, objective: str = "headless", *, layers=2, positions=32, dropout=0.0,
+    task: str, vocab_size: int = VOCAB, objective: str = "headless", *, layers=2, positions=32,
+    dropout=0.0,
     attention=None, **changes,
 ):  # fmt: skip
-    """GPT-2 (clm) or BERT (mlm) of width 16, always with the same weights; with its head unless headless."""
+    """GPT-2 (clm) or BERT (mlm) of width 16, always with the same weights; with its head unless
+    headless.
+    """
     torch.manual_seed(0)
     if task == "clm":
         rates = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), dropout)
@@ -196,10 +200,12 @@ def token_rows(tokenizer, count: int = 24, lengths: tuple[int, ...] = (12,)) -> 
 
 
 def labelled_rows(task: str, empty: bool, count: int = 8, vocab_size: int = 40) -> list[dict]:
-    """Rows of different lengths and numbers of targets; ``empty`` leaves the odd ones, a process's own, without any.
+    """Rows of different lengths and numbers of targets; ``empty`` leaves the odd ones, a process's
+    own, without any.
 
-    The task ``mask`` is mlm whose targets the trainer draws; ``drawn`` is clm with further negatives, ``own`` by the own head,
-    ``own rows`` and ``own mlm`` the same with sparse rows of its embedding.
+    The task ``mask`` is mlm whose targets the trainer draws; ``drawn`` is clm with further
+    negatives, ``own`` by the own head, ``own rows`` and ``own mlm`` the same with sparse rows of
+    its embedding.
     """
     generator = torch.Generator().manual_seed(3)
     made = []
@@ -285,8 +291,10 @@ def tiny_trainer(folder, **settings):
         else {"hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 8}
     )  # fmt: skip
     made = make_trainer(
-        folder, tiny_model(task, VOCAB, objective, layers=1, positions=16, dropout=0.1, **sizes), data, defaults | settings,
-        token_counts=torch.ones(VOCAB, dtype=torch.long), eval_dataset=data, processing_class=Tokenizer(),
+        folder, tiny_model(task, VOCAB, objective, layers=1, positions=16, dropout=0.1, **sizes),
+        data, defaults | settings,
+        token_counts=torch.ones(VOCAB, dtype=torch.long), eval_dataset=data,
+        processing_class=Tokenizer(),
     )  # fmt: skip
     made.pop_callback(transformers.PrinterCallback)
     return made
@@ -344,7 +352,9 @@ def assert_same_weights(run, other) -> None:
 
 
 def assert_resumes(make, folder, step: int) -> tuple:
-    """A run that goes on from its checkpoint is the run that was never stopped; both are returned."""
+    """A run that goes on from its checkpoint is the run that was never stopped; both
+    are returned.
+    """
     whole = make(folder / "whole")
     whole.train()
     resumed = make(folder / "resumed")

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from hub_standin import StandIn
 
-# Fixtures import libraries when they are used: the process that only hands out tests to others needs none. So these are set
-# before the first import of torch, transformers or datasets, which read them once.
+# Fixtures import libraries when they are used: the process that only hands out tests to others
+# needs none. So these are set before the first import of torch, transformers or datasets, which
+# read them once.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = (
     "1"  # one worker of pytest-xdist for each core already keeps the cores busy
@@ -21,11 +22,13 @@ os.environ.setdefault(
     "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 )  # runs that are to be bit-identical on a GPU
 
-# Compiled modules are kept also where the environment says not to: each worker would compile all tests again, for 5 s.
+# Compiled modules are kept also where the environment says not to: each worker would compile all
+# tests again, for 5 s.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Folders of tests lie in memory where it has room: some disks take 3 ms to delete a file, and tests leave thousands.
+# Folders of tests lie in memory where it has room: some disks take 3 ms to delete a file, and
+# tests leave thousands.
 MEMORY = "/dev/shm"
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
@@ -65,8 +68,9 @@ def pytest_xdist_make_scheduler(config, log):
 def pytest_runtest_setup(item):
     """Skip what needs a GPU where there is none, and leave what stays out of garbage collections.
 
-    `Trainer` asks for a collection in each training, which takes up to 0.4 s with all that is imported by then: again whenever
-    a test has imported a large library, and now and then, since pytest and caches of libraries keep more and more objects.
+    `Trainer` asks for a collection in each training, which takes up to 0.4 s with all that is
+    imported by then: again whenever a test has imported a large library, and now and then, since
+    pytest and caches of libraries keep more and more objects.
     """
     if item.get_closest_marker("gpu"):
         import torch
@@ -86,7 +90,9 @@ def pytest_unconfigure():
 
 @pytest.fixture(scope="session", autouse=True)
 def each_picture_once():
-    """Pictures that differ in their numbers alone are drawn once: drawing is a quarter of the time of a tiny run."""
+    """Pictures that differ in their numbers alone are drawn once: drawing is a quarter of the time
+    of a tiny run.
+    """
     import numpy as np
 
     from headless_trainer.presentation import pictures
@@ -173,14 +179,17 @@ def mlm_tokenizer(text_lines):
         special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
+        sep_token="[SEP]",
         mask_token="[MASK]",
     )  # fmt: skip
 
 
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch):
-    """Where `datasets` keeps files when it is told nothing: not in the home of whoever runs the tests."""
+    """Where `datasets` keeps files when it is told nothing: not in the home of whoever runs the
+    tests.
+    """
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "library_cache")
 
 
@@ -191,7 +200,9 @@ def cache(tmp_path):
 
 @pytest.fixture
 def few_tasks(monkeypatch) -> None:
-    """The index of everything takes seconds: the harness's own tasks become those of a few of its folders."""
+    """The index of everything takes seconds: the harness's own tasks become those of a few of its
+    folders.
+    """
     import lm_eval.tasks
 
     from headless_trainer.scoring import harness_tasks
@@ -240,7 +251,9 @@ def weights_in_several_files(monkeypatch) -> None:
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A stand-in for the Hub, which this process and those started from here talk to; no push of this process outlives it."""
+    """A stand-in for the Hub, which this process and those started from here talk to; no push of
+    this process outlives it.
+    """
     from huggingface_hub import close_session, constants
 
     from headless_trainer.hub.pushes import HubPushes

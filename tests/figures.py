@@ -1,8 +1,9 @@
-"""Every figure of the pages beside the value that it rounds: `python tests/figures.py` prints all, and fails where two differ.
+"""Every figure of the pages beside the value that it rounds: `python tests/figures.py` prints all,
+and fails where two differ.
 
-`figures.jinja` quotes the pages line by line, with an expression on a results.json where a page has a figure; ``no file: ``
-comes before a quote, or the head of a table, whose figures nothing was kept of. A row of a table with figures must be in one
-or the other, or say "no file" itself.
+`figures.jinja` quotes the pages line by line, with an expression on a results.json where a page
+has a figure; ``no file: `` comes before a quote, or the head of a table, whose figures nothing was
+kept of. A row of a table with figures must be in one or the other, or say "no file" itself.
 """
 
 import itertools
@@ -26,7 +27,9 @@ NO_FILE = "no file: "
 
 
 class Figure(NamedTuple):
-    """A figure as it should be printed, the value that it rounds (a list: of each seed), and the file of that value."""
+    """A figure as it should be printed, the value that it rounds (a list: of each seed), and the
+    file of that value.
+    """
 
     text: str
     value: float | list[float]
@@ -34,7 +37,9 @@ class Figure(NamedTuple):
 
 
 class Quote(NamedTuple):
-    """What should stand on a page, with its figures; nothing is wrong with it where ``fault`` is empty."""
+    """What should stand on a page, with its figures; nothing is wrong with it where ``fault`` is
+    empty.
+    """
 
     page: str
     text: str
@@ -64,14 +69,18 @@ def minus(first: list[float], second: list[float]) -> list[float]:
 
 
 def mean_curve(recipe: dict, key: str) -> list[float]:
-    """What the evaluations of a recipe of studies/recipe.py have under a key, mean over its seeds."""
+    """What the evaluations of a recipe of studies/recipe.py have under a key, mean over
+    its seeds.
+    """
     return np.mean(
         [[point[key] for point in curve] for curve in recipe["curves"].values()], axis=0
     ).tolist()
 
 
 def share(recipe: dict, baseline: dict, axis: str = "tokens") -> float:
-    """Percent of a baseline's tokens or seconds after which the mean curve of a recipe is as good as the baseline's end."""
+    """Percent of a baseline's tokens or seconds after which the mean curve of a recipe is as good
+    as the baseline's end.
+    """
     gains = [
         -loss for loss in mean_curve(recipe, "eval_cross_entropy")
     ]  # np.interp reads rising curves
@@ -141,7 +150,9 @@ def read(page: str) -> str:
 
 
 def check(read: Callable[[str], str] = read) -> list[Quote]:
-    """All quotes, those that their page does not have and rows of tables that no quote has among them."""
+    """All quotes, those that their page does not have and rows of tables that no quote has among
+    them.
+    """
     found = []
     for page, expected in itertools.groupby(quotes(), lambda quote: quote.page):
         text = read(page)
@@ -179,7 +190,8 @@ def main() -> int:
     wrong = sum(bool(quote.fault) for quote in found)
     without = sum(quote.text.startswith(NO_FILE) for quote in found)
     print(
-        f"{sum(len(quote.figures) for quote in found)} figures, {without} places without a file, {wrong} wrong"
+        f"{sum(len(quote.figures) for quote in found)} figures, {without} places without a file, "
+        f"{wrong} wrong"
     )
     return min(wrong, 1)
 

@@ -75,7 +75,9 @@ def write_tasks(folder: Path, documents: str) -> str:
 def as_scores(
     task: str, metrics: dict[str, tuple[float, bool | None, list]], hashes=None, stderr: float = 0.1
 ) -> dict:
-    """What the harness's ``evaluate`` returns for one task, from value, direction and documents' scores of its metrics."""
+    """What the harness's ``evaluate`` returns for one task, from value, direction and documents'
+    scores of its metrics.
+    """
     count, samples = len(next(iter(metrics.values()))[2]), []
     for index, own in enumerate(hashes or map(str, range(count))):
         scores = {name: found[index] for name, (_, _, found) in metrics.items()}

@@ -1,4 +1,6 @@
-"""A stand-in for the Hub on localhost: the endpoints that uploads use, with repositories in memory."""
+"""A stand-in for the Hub on localhost: the endpoints that uploads use, with repositories in
+memory.
+"""
 
 import base64
 import json
@@ -30,8 +32,8 @@ class Repository:
 class StandIn:
     """The server, as a context manager, with its ``repositories`` by name.
 
-    ``token`` is the only one that is let in. So many uploads as ``stalls`` says get no answer until the server ends, which sets
-    ``stalled``.
+    ``token`` is the only one that is let in. So many uploads as ``stalls`` says get no answer
+    until the server ends, which sets ``stalled``.
     """
 
     def __init__(self, token: str = TOKEN):
@@ -61,7 +63,9 @@ class StandIn:
         self.server.server_close()
 
     def environment(self, home) -> dict[str, str]:
-        """Variables with which clients talk to this server alone; ``home`` is a folder for their files."""
+        """Variables with which clients talk to this server alone; ``home`` is a folder for their
+        files.
+        """
         on = dict.fromkeys(
             ("HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_UPDATE_CHECK"), "1"
         )
@@ -76,7 +80,8 @@ class StandIn:
     def files(self, repo: str, revision: str = "main") -> dict[str, bytes]:
         return self.repositories[repo].branches[revision]
 
-    # Endpoints: status and body of the answer ----------------------------------------------------------------------------
+    # Endpoints: status and body of the answer
+    # ----------------------------------------------------------------------------
 
     def create(self, asked: bytes):
         named = json.loads(asked)

@@ -1,4 +1,6 @@
-"""Run a function in several processes that can train together, on CPUs with gloo or on GPUs with NCCL."""
+"""Run a function in several processes that can train together, on CPUs with gloo or on GPUs with
+NCCL.
+"""
 
 import functools
 import gc
@@ -27,7 +29,8 @@ def run(function: Callable, processes: int, *arguments) -> None:
 
 @functools.cache
 def forks() -> str:
-    """A start method of processes that have the libraries already: they are forks of one that has nothing else.
+    """A start method of processes that have the libraries already: they are forks of one that has
+    nothing else.
 
     Imports are most of the time of a process that trains a tiny model.
     """
@@ -48,7 +51,8 @@ def _enter(
     )  # workers of a DataLoader start as they do elsewhere
     os.environ.update(environment)
     os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(processes), LOCAL_WORLD_SIZE=str(processes),
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(processes),
+        LOCAL_WORLD_SIZE=str(processes),
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
     )  # fmt: skip
     function(rank, *arguments)

@@ -36,7 +36,8 @@ def write_jsonl(path: Path, rows: list[dict]) -> str:
 
 
 def write_rows(path: Path, rows: list[dict]) -> Path:
-    """In the format that the name says; in a .txt file the texts alone, with blank lines between them.
+    """In the format that the name says; in a .txt file the texts alone, with blank lines between
+    them.
 
     A .tsv file has no quotes, so no cell may hold a tab or a line break.
     """

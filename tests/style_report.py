@@ -112,7 +112,9 @@ def _count_tokens(source: str, counts: Counts) -> None:
 
 
 def _is_tuple_assignment(node: ast.Assign) -> bool:
-    """Whether names get values that are written out side by side, and could have got them one after the other."""
+    """Whether names get values that are written out side by side, and could have got them one
+    after the other.
+    """
     targets = node.targets[0]
     values = node.value
     if not (isinstance(targets, ast.Tuple) and isinstance(values, ast.Tuple)):
@@ -154,7 +156,9 @@ def summary(counts: Counts) -> str:
 
 
 def table_of_folders(package: Path) -> str:
-    """Return a table of the modules and folders of a package, to find where the figures come from."""
+    """Return a table of the modules and folders of a package, to find where the figures
+    come from.
+    """
     head = ("", "lines", "ternary", "walrus", "tuple", "over 100", "comment", "vague names")
     row_format = "  {:22}{:>7}{:>9}{:>8}{:>7}{:>10}{:>9}{:>13}"
     lines = [row_format.format(*head)]

@@ -30,5 +30,7 @@ def test_a_setting_is_shown_with_its_help_text_and_default():
     setting = package["HeadlessTrainingArguments"]["mlm_probability"]
     assert "mlm" in setting.docstring.value
     assert setting.value == "0.15"
+    # A help text that is put together when the module is imported.
+    assert "sampled_softmax" in package["HeadlessTrainingArguments"]["objective"].docstring.value
     # A default that is made anew for each instance has no value to show.
     assert package["HeadlessTrainingArguments"]["report_to"].value is None

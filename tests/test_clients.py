@@ -1,4 +1,6 @@
-"""What the scripts save, as other programs read it: each test is a client's own documented way in."""
+"""What the scripts save, as other programs read it: each test is a client's own
+documented way in.
+"""
 
 import numpy as np
 import pytest
@@ -112,7 +114,9 @@ def train_adapter(model, inputs, steps: int = 40) -> list[float]:
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
 def test_lora_adapter_on_the_trunk(checkpoints, tmp_path, kind):
-    """A classifier on the headless trunk, and a language model on the free head: trained, saved, read again, merged."""
+    """A classifier on the headless trunk, and a language model on the free head: trained, saved,
+    read again, merged.
+    """
     peft = pytest.importorskip("peft")
     folder = checkpoints / ("encoder" if kind == "encoder" else "decoder_lm")
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -29,7 +29,9 @@ def parse(*argv: object):
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a configuration file and return its path: a mapping as YAML or JSON, a text as it is."""
+    """Write a configuration file and return its path: a mapping as YAML or JSON, a text
+    as it is.
+    """
 
     def write(content, name: str = "run.yaml"):
         path = tmp_path / name

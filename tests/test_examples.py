@@ -1,4 +1,6 @@
-"""examples/: each runs, small, and does what it says; a trainer of one's own on the command line."""
+"""examples/: each runs, small, and does what it says; a trainer of one's own on the
+command line.
+"""
 
 import json
 

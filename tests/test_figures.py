@@ -1,4 +1,6 @@
-"""The figures of README.md, docs/results.md and the pages of studies and items are those of their results.json files."""
+"""The figures of README.md, docs/results.md and the pages of studies and items are those of their
+results.json files.
+"""
 
 import pytest
 

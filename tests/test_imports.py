@@ -1,4 +1,6 @@
-"""Imports go one way, the lowest modules need only torch, and no file knows the machine it was written on."""
+"""Imports go one way, the lowest modules need only torch, and no file knows the machine it was
+written on.
+"""
 
 import ast
 import configparser
@@ -20,8 +22,8 @@ MODULES = {
     if path.name != "__init__.py" or path.parent == PACKAGE
 }
 
-# What stands at the top of the package, lowest first -> what it may import of the others. A new package gets a row, and the
-# picture in docs/development.md a line.
+# What stands at the top of the package, lowest first -> what it may import of the others. A new
+# package gets a row, and the picture in docs/development.md a line.
 ALLOWED = {
     **dict.fromkeys(
         (
@@ -150,7 +152,9 @@ def top_of(name: str) -> str:
 
 
 def imports_of(source: str, package: str = "headless_trainer") -> tuple[set[str], set[str]]:
-    """What a source file imports: rows of ALLOWED (``__init__`` for the package itself), and top-level names from outside."""
+    """What a source file imports: rows of ALLOWED (``__init__`` for the package itself), and
+    top-level names from outside.
+    """
     inside, outside = set(), set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -174,15 +178,16 @@ def imports_of(source: str, package: str = "headless_trainer") -> tuple[set[str]
 def test_a_package_imports_only_what_lies_below_it(name):
     own = top_of(name)
     assert own in ALLOWED, (
-        f"headless_trainer/{own} is new: give it a row in ALLOWED of tests/test_imports.py that says "
-        "which packages it may import."
+        f"headless_trainer/{own} is new: give it a row in ALLOWED of tests/test_imports.py that "
+        "says which packages it may import."
     )
     package = ".".join(["headless_trainer", *name.split(".")[:-1]])
     inside, _ = imports_of(MODULES[name].read_text(encoding="utf-8"), package)
     forbidden = inside - ALLOWED[own] - {own}
     assert not forbidden, (
-        f"headless_trainer.{name} imports {', '.join(sorted(forbidden))}, which does not lie below {own}. "
-        "Move what it needs down, or change ALLOWED in tests/test_imports.py and the picture in docs/development.md."
+        f"headless_trainer.{name} imports {', '.join(sorted(forbidden))}, which does not lie "
+        f"below {own}. Move what it needs down, or change ALLOWED in tests/test_imports.py and "
+        "the picture in docs/development.md."
     )
 
 
@@ -208,7 +213,8 @@ def test_what_the_package_imports_is_declared():
     distributions = importlib.metadata.packages_distributions()
     for path in MODULES.values():
         _, outside = imports_of(path.read_text(encoding="utf-8"))
-        # What is not installed belongs to an extra; in an environment with all of them nothing is left out.
+        # What is not installed belongs to an extra; in an environment with all of them nothing is
+        # left out.
         for name in (outside - set(sys.stdlib_module_names)) & set(distributions):
             names = {each.lower().replace("_", "-") for each in distributions[name]}
             assert names & declared, (

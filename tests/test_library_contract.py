@@ -1,4 +1,6 @@
-"""The package takes from its libraries what `library_contract.py` lists, and they have it: a renamed method fails here."""
+"""The package takes from its libraries what `library_contract.py` lists, and they have it: a
+renamed method fails here.
+"""
 
 import ast
 import inspect
@@ -32,7 +34,9 @@ def sources() -> dict[str, str]:
 
 
 def private_names(source: str) -> set[str]:
-    """Names with a leading underscore that a module takes from elsewhere, of objects that are not ``self``, or imported."""
+    """Names with a leading underscore that a module takes from elsewhere, of objects that are not
+    ``self``, or imported.
+    """
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in ("self", "cls"):
@@ -81,7 +85,9 @@ def test_libraries_have_the_private_names(owner, name):
 
 
 def unfit(ours: type, parent: type, name: str) -> str | None:
-    """What is wrong with a method as an override: the parent lacks it, or would call ours in another way."""
+    """What is wrong with a method as an override: the parent lacks it, or would call ours in
+    another way.
+    """
     if not hasattr(parent, name):
         return f"{parent.__name__} has no {name} any more, so nothing calls ours"
     names = [each.name for each in inspect.signature(getattr(parent, name)).parameters.values()

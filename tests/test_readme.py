@@ -30,7 +30,8 @@ PROGRAM = re.compile(
 def commands(text: str) -> list[tuple[str, list[str], str]]:
     """Commands that stand in code: the script, the names of its flags and the words before them.
 
-    ``headless-trainer lm-head`` and ``-m headless_trainer.cli.make_lm_head`` count as run_lm_head.py.
+    ``headless-trainer lm-head`` and ``-m headless_trainer.cli.make_lm_head`` count as
+    run_lm_head.py.
     """
     code = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
     lines = [line for block in code for line in block.replace("\\\n", " ").splitlines()]
@@ -50,7 +51,9 @@ def commands(text: str) -> list[tuple[str, list[str], str]]:
 
 @cache
 def options(script: str) -> set[str]:
-    """Flags of a script: those of its --help, or of its text where it imports nothing of ours to define them."""
+    """Flags of a script: those of its --help, or of its text where it imports nothing of ours to
+    define them.
+    """
     path = ROOT / script
     if path.parent == ROOT:
         # Not in a process of its own, which would take a second for each script in each worker.
@@ -103,7 +106,9 @@ def test_links(page):
 
 
 def test_every_package_has_its_line():
-    """The file tree in docs/development.md names what stands at the top of the package, on a line of its own."""
+    """The file tree in docs/development.md names what stands at the top of the package, on a line
+    of its own.
+    """
     text = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
     tops = Path(headless_trainer.__file__).parent.iterdir()
     names = [

@@ -1,4 +1,6 @@
-"""Every setting of ours is judged: what a resume does with it, whether the card shows it, who reads it."""
+"""Every setting of ours is judged: what a resume does with it, whether the card shows it, who
+reads it.
+"""
 
 import dataclasses
 
