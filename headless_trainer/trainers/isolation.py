@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.integrations import is_deepspeed_zero3_enabled
 
@@ -24,6 +24,8 @@ READS_POSITIONS = ("sdpa", "eager", "flex_attention")
 # Outputs of the same document after two different ones differ by 0 where documents are kept apart,
 # and by more than 1e-4 of the largest output where they are not.
 LARGEST_DIFFERENCE = 1e-5
+# Outputs for a row of one document differ by rounding alone, since a mask selects another kernel.
+LARGEST_CHANGE = 1e-4
 OTHER_MODELS = "use another architecture (GPT-2, GPT-NeoX, Llama, BERT, ...)"
 LEAVE_OUT = "or leave isolate_documents out"
 
@@ -71,6 +73,12 @@ class DocumentIsolation:
             self._check_takes_pairs()
             self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
             self._first_position = first_position(model.base_model)
+            layer_types = getattr(model.config, "layer_types", None) or ()
+            self._has_windows = "sliding_attention" in layer_types
+            self._is_deberta = model.config.model_type.startswith("deberta")
+            if self._is_deberta:
+                embeddings = model.base_model.embeddings
+                embeddings.register_forward_pre_hook(_without_pairs, with_kwargs=True)
         self._check_isolates(tokenizer)
 
     def add(self, inputs: dict[str, Any], device: torch.device) -> None:
@@ -115,21 +123,32 @@ class DocumentIsolation:
             # spreads in the next layer.
             is_text = sent(inputs["attention_mask"].bool(), device)  # (B, T)
             visible &= is_text[:, None, :, None] == is_text[:, None, None, :]
-        if self.model.config._attn_implementation == "eager":  # it adds the mask to the scores
-            dtype = self.model.dtype
-            added = torch.zeros_like(visible, dtype=dtype)
-            visible = added.masked_fill(~visible, torch.finfo(dtype).min)
-        inputs["attention_mask"] = visible
+        mask = self._as_read(visible)
+        if self._has_windows:
+            # ModernBERT takes a mask for each type of layer, as it would make them itself. One for
+            # all layers would widen the windows.
+            tokens = torch.arange(visible.shape[-1], device=device)
+            distance = (tokens[:, None] - tokens).abs()  # (T, T)
+            is_near = distance <= self.model.config.sliding_window
+            masks = {"full_attention": mask, "sliding_attention": self._as_read(visible & is_near)}
+            inputs["attention_mask"] = masks
+        else:
+            inputs["attention_mask"] = mask
+
+    def _as_read(self, visible: Tensor) -> Tensor:
+        """Return which positions see each other, ``(B, 1, T, T)`` bool, as the attention reads it."""
+        if self.model.config._attn_implementation != "eager" or self._is_deberta:
+            return visible
+        dtype = self.model.dtype  # others add the mask to the scores
+        added = torch.zeros_like(visible, dtype=dtype)
+        return added.masked_fill(~visible, torch.finfo(dtype).min)
 
     def _check_takes_pairs(self) -> None:
         config = self.model.config
         attention = config._attn_implementation
         if getattr(self.model.base_model, "attention_type", None) == "block_sparse":  # BigBird
             attention = "block_sparse"
-        # One mask for every layer would widen the sliding windows of ModernBERT and similar models.
-        has_windows = "sliding_attention" in (getattr(config, "layer_types", None) or ())
-        is_deberta = config.model_type.startswith("deberta")
-        if attention not in PLAIN_ATTENTION or is_deberta or has_windows:
+        if attention not in PLAIN_ATTENTION:
             raise ValueError(
                 f"isolate_documents is True but attention {attention!r} of "
                 f"{type(self.model).__name__} accepts no mask between pairs of tokens: use "
@@ -147,6 +166,7 @@ class DocumentIsolation:
         try:
             outputs = self._output_after(words[0], words[0])
             others = self._output_after(words[1], words[0])
+            changed = 0.0 if self.task == "clm" else self._change_of_one_document(words)
         except Exception as error:  # models differ in what they make of such inputs
             raise ValueError(
                 f"isolate_documents is True but {type(trunk).__name__} does not take what keeps "
@@ -159,6 +179,29 @@ class DocumentIsolation:
                 f"isolate_documents is True but in {type(trunk).__name__} packed documents still "
                 f"attend to each other: {OTHER_MODELS}, {LEAVE_OUT}."
             )
+        if changed > max(LARGEST_CHANGE, 8 * torch.finfo(self.model.dtype).eps):
+            raise ValueError(
+                f"isolate_documents is True but it would change how {type(trunk).__name__} reads a "
+                f"document that has a row of its own: {OTHER_MODELS}, {LEAVE_OUT}."
+            )
+
+    def _change_of_one_document(self, words: list[int]) -> float:
+        """Return by what share of the largest number the outputs for a row of one document change.
+
+        Isolation has nothing to hide there, but must keep the windows of its layers.
+        """
+        model = self.model
+        length = 4
+        if self._has_windows:
+            length += model.config.sliding_window
+        row = [words[place % min(len(words), 7)] for place in range(length)]
+        ids = torch.tensor([row], device=model.device)
+        isolated = {"input_ids": ids}
+        with set_for_probe(model, model.config._attn_implementation):
+            self.add(isolated, model.device)
+            plain = model.base_model(input_ids=ids).last_hidden_state.float()
+            outputs = model.base_model(**isolated).last_hidden_state.float()
+        return float((outputs - plain).abs().max() / plain.abs().max())
 
     def _output_after(self, first_document: int, second_document: int) -> Tensor:
         """Return the trunk's outputs for a second document of two tokens, ``(1, 2, width)``."""
@@ -171,3 +214,11 @@ class DocumentIsolation:
         with set_for_probe(model, attention):
             self.add(inputs, model.device)
             return model.base_model(**inputs).last_hidden_state[:, 2:].float()
+
+
+def _without_pairs(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """Keep a mask between pairs of tokens from DeBERTa's embeddings, which would multiply by it."""
+    mask = kwargs.get("mask")
+    if mask is None or mask.dim() <= 2:
+        return args, kwargs
+    return args, kwargs | {"mask": None}

@@ -31,14 +31,15 @@ class EmbeddingRoles:
         finally:
             hook.remove()
 
-    def expect_inputs(self, mask: Tensor | None) -> None:
+    def expect_inputs(self, mask: Tensor | dict[str, Tensor] | None) -> None:
         """Announce that the next call of the embedding is for inputs.
 
         ``mask`` is their attention mask ``(B, T)``, 0 at padding. Masks of other shapes, between
-        pairs of tokens, and None mean that no gradient is dropped.
+        pairs of tokens, those of several types of layers, and None mean that no gradient is
+        dropped.
         """
         self._is_padding = None
-        if mask is not None and mask.dim() == 2:
+        if isinstance(mask, Tensor) and mask.dim() == 2:
             self._is_padding = mask == 0
 
     # Outside the graph of a compiled trunk: it changes from step to step, which would recompile it.

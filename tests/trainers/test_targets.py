@@ -20,7 +20,10 @@ WIDTH = {
 }
 MODELS = {
     "gpt2": {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64},
-    **dict.fromkeys(("gpt_neox", "bert", "modernbert", "deberta-v2"), WIDTH),
+    **dict.fromkeys(("gpt_neox", "bert", "deberta", "eurobert"), WIDTH),
+    # Windows shorter than the documents, in one layer of two.
+    "modernbert": WIDTH | {"local_attention": 4, "global_attn_every_n_layers": 2},
+    "deberta-v2": WIDTH | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
     "roberta": WIDTH | {"max_position_embeddings": 66, "pad_token_id": 0},
     "opt": WIDTH | {"ffn_dim": 32, "word_embed_proj_dim": 16, "max_position_embeddings": 64},
     "bloom": {"hidden_size": 16, "n_layer": 2, "n_head": 2},
@@ -200,10 +203,19 @@ def outputs(model, batch: dict, ids: torch.Tensor) -> torch.Tensor:
     return model(**inputs).last_hidden_state
 
 
+ISOLATED = [
+    *((name, "clm") for name in ("gpt2", "gpt_neox")),
+    *((name, "mlm") for name in ("bert", "roberta", "modernbert", "eurobert")),
+]
+
+
 @pytest.mark.parametrize("padding", [None, "left", "right"])
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize(
-    ("name", "task"), [("gpt2", "clm"), ("gpt_neox", "clm"), ("bert", "mlm"), ("roberta", "mlm")]
+    ("name", "task", "attention"),
+    [
+        *((*model, attention) for model in ISOLATED for attention in ("sdpa", "eager")),
+        *((name, "mlm", "eager") for name in ("deberta", "deberta-v2")),  # they have no other
+    ],
 )
 def test_a_packed_document_reads_as_if_alone(
     make, name, task, attention, padding, clm_tokenizer, mlm_tokenizer
@@ -287,8 +299,6 @@ def test_isolated_documents_end_before_they_are_masked(make, bert, mlm_tokenizer
     ("bert", "mlm", "clm", {}, "task is 'mlm' .*no mask token"),
     ("bert", "mlm", None, {}, "pass processing_class=tokenizer"),
     ("gpt2", "clm", None, {"isolate_documents": True}, "isolate_documents is True .*eos or sep token"),
-    *((name, "mlm", "mlm", {"isolate_documents": True}, "attention 'eager' of .+Model accepts no mask")
-      for name in ("deberta-v2", "modernbert")),
     # OPT takes position_ids and attends across documents all the same; BLOOM swallows them.
     *((name, "clm", "clm", {"isolate_documents": True}, "Model packed documents still attend to each other")
       for name in ("opt", "bloom")),
