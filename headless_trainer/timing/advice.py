@@ -25,7 +25,7 @@ WORTH_IT = 0.1
 
 def advise(measured: dict[str, Measurements], has_head: bool) -> str:
     """Return the advice for a model; ``has_head`` is whether it is a checkpoint with a head."""
-    timed = {name: each for name, each in measured.items() if each.was_timed}
+    timed = {name: of for name, of in measured.items() if of.was_timed}
     exact_names = [name for name in EXACT if name in timed]
     if not exact_names:
         return "No exact softmax was timed, so there is nothing to compare the others with."

@@ -81,15 +81,15 @@ class StepComparison:
     @property
     def reliability(self) -> str:
         """How many steps the medians are of, and how far the rounds agree."""
-        timed = [each for each in self.measured.values() if each.was_timed]
+        timed = [of for of in self.measured.values() if of.was_timed]
         if not timed:
             return "Nothing was timed."
-        steps = sum(len(turn) for each in timed for turn in each.seconds) / len(timed)
-        rounds = max(len(each.seconds) for each in timed)
+        steps = sum(len(turn) for of in timed for turn in of.seconds) / len(timed)
+        rounds = max(len(of.seconds) for of in timed)
         text = f"Medians of {steps:.0f} readings in {count(rounds, 'round')}"
         if rounds == 1:
             return f"{text}, too few to see the noise: raise --seconds for more."
-        spread = max(each.spread for each in timed)
+        spread = max(of.spread for of in timed)
         text += f", which differ by at most {100 * spread:.0f} %."
         if spread > NOISY:
             text += " That is much: close other programs and repeat the command."
@@ -103,9 +103,9 @@ class StepComparison:
         times = f"{micro_batches} x " if micro_batches > 1 else ""
         rows = [self._cells(name) for name in self.measured]
         reasons = [
-            f"{LABELS.get(name, name)}: {each.reason}."
-            for name, each in self.measured.items()
-            if each.reason is not None
+            f"{LABELS.get(name, name)}: {of.reason}."
+            for name, of in self.measured.items()
+            if of.reason is not None
         ]
         return "\n\n".join(
             [

@@ -128,8 +128,8 @@ def find_tokenizer(
 
 def stand_in_tokenizer(size: int) -> PreTrainedTokenizerFast:
     """Make a tokenizer of ``size`` tokens; the first are special ones, and no other is a word."""
-    tokens = [*SPECIAL_TOKENS, *(f"token{place}" for place in range(len(SPECIAL_TOKENS), size))]
-    vocabulary = {token: place for place, token in enumerate(tokens)}
+    tokens = [*SPECIAL_TOKENS, *(f"token{number}" for number in range(len(SPECIAL_TOKENS), size))]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
     return PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]")),
         pad_token="[PAD]",

@@ -7,6 +7,7 @@ that a comparison needs no more memory than a training.
 
 import dataclasses
 import gc
+import itertools
 import logging
 import multiprocessing
 import signal
@@ -55,7 +56,11 @@ class Measurements:
         """Median seconds of a step."""
         return statistics.median(second for turn in self.seconds for second in turn)
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: Turn | str) -> None:
+        """Add a turn, or the reason why there is none."""
+        if isinstance(turn, str):
+            self.reason = turn
+            return
         self.seconds.append(turn.seconds)
         self.peak_mib = max(self.peak_mib, turn.peak_mib)
         self.parameters = turn.parameters
@@ -70,8 +75,8 @@ class Measurements:
     def time_over(self, other: "Measurements") -> float:
         """Return this median time over that of another, round by round, and of these the median."""
         ratios = [
-            statistics.median(own) / statistics.median(others)
-            for own, others in zip(self.seconds, other.seconds, strict=False)
+            statistics.median(this_turn) / statistics.median(other_turn)
+            for this_turn, other_turn in zip(self.seconds, other.seconds, strict=False)
         ]
         return statistics.median(ratios)
 
@@ -98,27 +103,24 @@ def measure(
     started = time.perf_counter()
     measured = {name: Measurements() for name in names}
     with processes_of(names) as processes:
-        turn_seconds = (started + seconds - time.perf_counter()) / (ROUNDS * len(names))
-        finished = 0
-        while True:
+        left = started + seconds - time.perf_counter()
+        turn_seconds = left / (ROUNDS * len(names))
+        for number in itertools.count(1):
             round_started = time.perf_counter()
-            for name in names:
-                if measured[name].reason is not None:
-                    continue
-                tell(f"round {finished + 1}: {name}")
+            waiting = [name for name in names if measured[name].reason is None]
+            for name in waiting:
+                tell(f"round {number}: {name}")
                 answer = processes[name].ask(request_of(name, turn_seconds))
-                if isinstance(answer, Turn):
-                    measured[name].add(answer)
-                else:
-                    measured[name].reason = answer
-            finished += 1
+                measured[name].add(answer)
             now = time.perf_counter()
-            if rounds is not None and finished < rounds:
-                continue
-            if rounds is not None or now - started + (now - round_started) > seconds:
-                return measured
-            if all(each.reason is not None for each in measured.values()):
-                return measured
+            next_end = now + (now - round_started)
+            if rounds is None:
+                is_last = next_end > started + seconds
+            else:
+                is_last = number == rounds
+            if is_last or not waiting:
+                break
+    return measured
 
 
 def head_share(of: Measurements, measured: dict[str, Measurements]) -> float | None:
