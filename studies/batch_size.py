@@ -108,13 +108,13 @@ def of_size(args, rows: int) -> argparse.Namespace:
 
 
 def report(args, runs: list[tuple[str, int, int]]) -> None:
-    found: dict[tuple[str, int], dict] = {}
+    row_of: dict[tuple[str, int], dict] = {}
     folders = []
     for recipe, rows, seed in runs:
         folder = shared.run_dir(of_size(args, rows), recipe, rate_of(args, rows), seed)
         if (folder / "eval_results.json").is_file():
             folders.append(folder)
-            row = found.setdefault((recipe, rows), new_row(args, recipe, rows))
+            row = row_of.setdefault((recipe, rows), new_row(args, recipe, rows))
             row["perplexity"].append(
                 math.exp(
                     json.loads((folder / "eval_results.json").read_text())["eval_cross_entropy"]
@@ -126,7 +126,7 @@ def report(args, runs: list[tuple[str, int, int]]) -> None:
                 [[point["tokens_seen"], point["eval_cross_entropy"]] for point in points]
             )
     cells = []
-    for row in found.values():
+    for row in row_of.values():
         name = row["recipe"].partition(" + pools")[0]
         pool = row["pool"] or "all tokens"
         facts = (name, row["rows"], pool, row["steps"], row["rate"], len(row["curves"]))
@@ -136,7 +136,7 @@ def report(args, runs: list[tuple[str, int, int]]) -> None:
     head = "model", "rows", "targets in a pool", "steps", "rate", "seeds", "perplexity", "seconds"
     folder = args.results_dir or args.output_dir / "batch_size"
     shared.write_results(
-        folder, list(found.values()), [markdown(head, cells)], draw(args, found), folders
+        folder, list(row_of.values()), [markdown(head, cells)], draw(args, row_of), folders
     )
 
 
@@ -151,17 +151,17 @@ def new_row(args, recipe: str, rows: int) -> dict:
     return facts | {"rate": rate_of(args, rows), "perplexity": [], "seconds": [], "curves": []}
 
 
-def draw(args, found: dict[tuple[str, int], dict]):
+def draw(args, row_of: dict[tuple[str, int], dict]):
     largest = args.batch_sizes[-1]
     ends = []
     along = []
     for recipe in args.recipes:
         cut = {
             row["pool"]: row
-            for (name, _), row in found.items()
+            for (name, _), row in row_of.items()
             if name.startswith(f"{recipe} + pools of ")
         }
-        own = {rows: found[recipe, rows] for rows in args.batch_sizes if (recipe, rows) in found}
+        own = {rows: row_of[recipe, rows] for rows in args.batch_sizes if (recipe, rows) in row_of}
         ends.append(points({targets(args, rows): row for rows, row in own.items()}, "o-", recipe))
         if cut and largest in own:
             cut[targets(args, largest)] = own[largest]

@@ -41,7 +41,7 @@ def main() -> None:
     places = occurrences(
         ids, tokenizer.batch_decode([[each] for each in range(len(tokenizer))]), args
     )
-    found = {
+    nats_of = {
         recipe: [measure(shared.language_model(each), ids, places, args) for each in runs[recipe]]
         for recipe in runs
     }
@@ -49,7 +49,7 @@ def main() -> None:
     head = ["recipe", "nats of", *FORMS]
     rows = [
         (recipe, role, *(shared.spread([seed[role][form] for seed in seeds], 3) for form in FORMS))
-        for (recipe, seeds), role in itertools.product(found.items(), roles)
+        for (recipe, seeds), role in itertools.product(nats_of.items(), roles)
     ]
     words = {tuple(ids[row, start:end].tolist()) for row, start, end in places}
     note = (
@@ -57,7 +57,7 @@ def main() -> None:
         "mean over pretrainings, with its standard error in brackets."
     )
     folder = args.results_dir or args.output_dir / "novel_tokens"
-    results = {"words": len(words), "occurrences": len(places), "recipes": found}
+    results = {"words": len(words), "occurrences": len(places), "recipes": nats_of}
     shared.write_results(
         folder,
         results,

@@ -41,18 +41,18 @@ def main() -> None:
     # The counts of one run serve for all: each saw nearly the same rows.
     counts = load_token_counts(first)[0]
     group = frequency_groups(counts)
-    found = {
+    results_of_recipes = {
         recipe: [measure(folder, ids, group) for folder in folders]
         for recipe, folders in runs.items()
     }
     sizes = torch.bincount(group, minlength=GROUPS).tolist()
-    text = [table(found, sizes), "", summary(found)]
+    text = [table(results_of_recipes, sizes), "", summary(results_of_recipes)]
     folder = args.results_dir or args.output_dir / "rare_tokens"
     shared.write_results(
         folder,
-        {"tokens": sizes, "recipes": found},
+        {"tokens": sizes, "recipes": results_of_recipes},
         text,
-        draw(found),
+        draw(results_of_recipes),
         itertools.chain(*runs.values()),
     )
 
@@ -114,38 +114,40 @@ def measure(folder: Path, ids: Tensor, group: Tensor) -> dict:
     }
 
 
-def table(found: dict[str, list[dict]], sizes: list[int]) -> str:
+def table(results_of_recipes: dict[str, list[dict]], sizes: list[int]) -> str:
     """Return a table with a row for each group and a column for each figure of each recipe."""
     figures = {"accuracy": 1, "cross_entropy": 3, "norm": 2, "mean_cosine": 1}
-    pairs = list(itertools.product(figures, found))
+    pairs = list(itertools.product(figures, results_of_recipes))
     head = ["tokens", *(f"{figure.replace('_', ' ')}, {recipe}" for figure, recipe in pairs)]
 
     def cells(number: int) -> Iterator[str]:
         for figure, recipe in pairs:
-            yield shared.spread([seed[figure][number] for seed in found[recipe]], figures[figure])
+            yield shared.spread(
+                [seed[figure][number] for seed in results_of_recipes[recipe]], figures[figure]
+            )
 
     return markdown(head, [(f"{sizes[number]:,}", *cells(number)) for number in range(GROUPS)])
 
 
-def summary(found: dict[str, list[dict]]) -> str:
+def summary(results_of_recipes: dict[str, list[dict]]) -> str:
     names = ("calibration_error", "confidence", "total_accuracy")
     rows = [
         (recipe, *(shared.spread([seed[name] for seed in seeds], 2) for name in names))
-        for recipe, seeds in found.items()
+        for recipe, seeds in results_of_recipes.items()
     ]
     return markdown(
         ["recipe", "calibration error x 100", "mean confidence (%)", "accuracy (%)"], rows
     )
 
 
-def draw(found: dict[str, list[dict]]):
-    first = next(iter(found))
+def draw(results_of_recipes: dict[str, list[dict]]):
+    first = next(iter(results_of_recipes))
     means = {
         recipe: {
             name: np.mean([seed[name] for seed in seeds], axis=0)
             for name in ("cross_entropy", "norm")
         }
-        for recipe, seeds in found.items()
+        for recipe, seeds in results_of_recipes.items()
     }
     tenths = range(1, GROUPS + 1)
     xlabel = "tenths of all targets, from rare to frequent tokens"

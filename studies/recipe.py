@@ -68,15 +68,15 @@ def search(args, recipe: str) -> None:
     other seeds at that rate.
     """
     rates = sorted(args.rates)
-    found = {rate: shared.pretrain(args, recipe, rate, args.seeds[0]) for rate in rates}
+    loss_at = {rate: shared.pretrain(args, recipe, rate, args.seeds[0]) for rate in rates}
     for _ in range(args.extensions):
-        best = min(found, key=found.get)
-        if best not in (min(found), max(found)):
+        best = min(loss_at, key=loss_at.get)
+        if best not in (min(loss_at), max(loss_at)):
             break
-        rate = best / 2 if best == min(found) else best * 2
-        found[rate] = shared.pretrain(args, recipe, rate, args.seeds[0])
+        rate = best / 2 if best == min(loss_at) else best * 2
+        loss_at[rate] = shared.pretrain(args, recipe, rate, args.seeds[0])
     for seed in args.seeds[1:]:
-        shared.pretrain(args, recipe, min(found, key=found.get), seed)
+        shared.pretrain(args, recipe, min(loss_at, key=loss_at.get), seed)
 
 
 def report(args) -> None:

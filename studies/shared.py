@@ -270,8 +270,8 @@ def commit_of_run(folder: Path) -> str | None:
     """Return the commit at which a run was trained, if its card names one."""
     card = folder / "README.md"
     text = card.read_text(encoding="utf-8") if card.is_file() else ""
-    found = re.search(r"^- Commit of the working directory: (.+)$", text, re.MULTILINE)
-    return found[1] if found else None
+    commit = re.search(r"^- Commit of the working directory: (.+)$", text, re.MULTILINE)
+    return commit[1] if commit else None
 
 
 def data_settings(args: argparse.Namespace) -> dict[str, object]:
@@ -357,12 +357,12 @@ def prepare(args, also: Iterable[Path] = ()) -> None:
             "vocab_size": args.vocab_size,
         }
         settings |= {"task": args.task, "max_seq_length": data.max_seq_length}
-        seen = (
-            data
-            if not also
-            else dataclasses.replace(data, train_file=[*data.train_file, *map(str, also)])
-        )
-        train_tokenizer(load_texts(seen)["train"], **settings).save_pretrained(tokenizer_of(args))
+        texts_of_tokenizer = data
+        if also:
+            files = [*data.train_file, *map(str, also)]
+            texts_of_tokenizer = dataclasses.replace(data, train_file=files)
+        tokenizer = train_tokenizer(load_texts(texts_of_tokenizer)["train"], **settings)
+        tokenizer.save_pretrained(tokenizer_of(args))
     if args.scale == "cpu":
         token_rows(data, AutoTokenizer.from_pretrained(tokenizer_of(args)), "train", 1)
 
@@ -400,24 +400,26 @@ def pretrain(args, recipe: str, rate: float, seed: int) -> float:
         "run_pretrain.py",
         *as_flags(flags),
     ]
-    command += [
-        f"{float(flag[:-1]) * rate:g}" if re.fullmatch(r"\d+x", flag) else flag
-        for flag in flags_of(recipe)
-    ]
-    found = results_of(command, folder, "eval_results.json", args.jobs)
-    return math.inf if found is None else found["eval_cross_entropy"]
+    for flag in flags_of(recipe):
+        if re.fullmatch(r"\d+x", flag):  # so many times the learning rate
+            flag = f"{float(flag[:-1]) * rate:g}"
+        command.append(flag)
+    results = results_of(command, folder, "eval_results.json", args.jobs)
+    if results is None:
+        return math.inf
+    return results["eval_cross_entropy"]
 
 
 def as_flags(settings: dict[str, object]) -> list[str]:
     """Return settings as command-line flags."""
     flags = []
     for name, value in settings.items():
-        values = (
-            value
-            if isinstance(value, list)
-            else [json.dumps(value) if isinstance(value, dict) else value]
-        )
-        flags += [f"--{name}", *map(str, values)]
+        if isinstance(value, list):
+            flags += [f"--{name}", *map(str, value)]
+        elif isinstance(value, dict):
+            flags += [f"--{name}", json.dumps(value)]
+        else:
+            flags += [f"--{name}", str(value)]
     return flags
 
 
@@ -436,9 +438,10 @@ def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict |
     Raises:
         SystemExit: if it failed, with its own message, or if the folder's run has another command.
     """
-    result, diverged, console, record = (
-        folder / each for each in (name, "diverged", "console.log", "command.txt")
-    )
+    result = folder / name
+    diverged = folder / "diverged"
+    console = folder / "console.log"
+    record = folder / "command.txt"
     folder.mkdir(parents=True, exist_ok=True)
     words = shlex.join(command[1:])
     if record.is_file() and record.read_text() != words:
@@ -454,18 +457,20 @@ def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict |
         with console.open("a") as log:
             before = log.tell()
             ended = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-        said = console.read_bytes()[before:].decode(errors="replace")
-        if ended.returncode and "so the run stops" in said:
+        output = console.read_bytes()[before:].decode(errors="replace")
+        if ended.returncode and "so the run stops" in output:
             diverged.touch()
         elif ended.returncode:
-            found = re.search(r"^\S*(?:Error|Exception)\b.*", said, re.MULTILINE)
-            reason = found[0] if found else f"exit status {ended.returncode}"
+            error = re.search(r"^\S*(?:Error|Exception)\b.*", output, re.MULTILINE)
+            reason = error[0] if error else f"exit status {ended.returncode}"
             raise SystemExit(f"The run in {folder} failed, see its console.log: {reason}")
         elif not result.is_file():  # SIGTERM and Ctrl-C end a run without an error
             raise SystemExit(
                 f"The run in {folder} was stopped before its end: the same command resumes it."
             )
-    return None if diverged.is_file() else json.loads(result.read_text())
+    if diverged.is_file():
+        return None
+    return json.loads(result.read_text())
 
 
 def held_out_points(folder: Path, tokens_per_second: float | None = None) -> list[dict]:
@@ -478,8 +483,9 @@ def held_out_points(folder: Path, tokens_per_second: float | None = None) -> lis
     """
     logged = curves(log_history(folder))
     pace = tokens_per_second or logged["tokens_per_second"].quantile(0.9, interpolation="lower")
-    found = logged[logged["eval_accuracy"].notna()]
-    return found.assign(seconds=found["tokens_seen"] / pace).to_dict("records")
+    evaluations = logged[logged["eval_accuracy"].notna()]
+    seconds = evaluations["tokens_seen"] / pace
+    return evaluations.assign(seconds=seconds).to_dict("records")
 
 
 def log_history(folder: Path) -> list[dict]:
@@ -495,13 +501,12 @@ def language_model(folder: Path):
 
     from headless_trainer import attach_lm_head
 
-    headless = (
-        json.loads((folder / "settings.json").read_text()).get("objective", "headless")
-        == "headless"
-    )
-    return (
-        attach_lm_head(folder) if headless else AutoModelForCausalLM.from_pretrained(folder)
-    ).eval()
+    settings = json.loads((folder / "settings.json").read_text())
+    if settings.get("objective", "headless") == "headless":
+        model = attach_lm_head(folder)
+    else:
+        model = AutoModelForCausalLM.from_pretrained(folder)
+    return model.eval()
 
 
 def spread(values: list[float], digits: int) -> str:

@@ -42,9 +42,9 @@ def main() -> None:
     steps = kept_by_all(
         itertools.chain.from_iterable(folders.values() for folders in runs.values())
     )
-    found: dict[str, dict[int, dict[str, list[float]]]] = {}
+    alignments: dict[str, dict[int, dict[str, list[float]]]] = {}
     for recipe, step in itertools.product(args.recipes, steps):
-        row = found.setdefault(recipe, {}).setdefault(step, {})
+        row = alignments.setdefault(recipe, {}).setdefault(step, {})
         for seed, folder in runs[recipe].items():
             often = load_token_counts(folder)[0] >= LEAST
             tied = matrix(checkpoint(folder, step))[often]
@@ -58,15 +58,15 @@ def main() -> None:
 
     last = steps[-1]
     rows = [
-        (name, *(percents(row[last][name]) for row in found.values()))
-        for name in found[args.recipes[0]][last]
+        (name, *(percents(row[last][name]) for row in alignments.values()))
+        for name in alignments[args.recipes[0]][last]
     ]
-    table = [markdown(["compared", *found], rows)]
+    table = [markdown(["compared", *alignments], rows)]
     if len(steps) > 1:
         names = ("input, rotated", "output, rotated")
         rows = [
-            (recipe, f"{step:,}", *(percents(found[recipe][step][name]) for name in names))
-            for recipe, step in itertools.product(found, steps)
+            (recipe, f"{step:,}", *(percents(alignments[recipe][step][name]) for name in names))
+            for recipe, step in itertools.product(alignments, steps)
         ]
         table += ["", markdown(["along the training", "steps", *names], rows)]
     streams = streams_of(args, runs)
@@ -74,10 +74,10 @@ def main() -> None:
     layers = [f"layer {layer}" for layer in range(1, len(rows[0]) - 1)]
     table += ["", markdown(["share of the residual stream", "embedding", *layers], rows)]
     table.append("\nAll x 100; mean over seeds, with its standard error in brackets.")
-    results = {"alignment": found, "residual_stream": streams}
+    results = {"alignment": alignments, "residual_stream": streams}
     folders = itertools.chain.from_iterable(folders.values() for folders in runs.values())
     shared.write_results(
-        args.results_dir or args.output_dir / "tying", results, table, draw(found), folders
+        args.results_dir or args.output_dir / "tying", results, table, draw(alignments), folders
     )
 
 
@@ -135,7 +135,7 @@ def stream_shares(trunk: PreTrainedModel, ids: Tensor) -> list[float]:
     return [((each * read[0]).sum(-1) / length).mean().item() for each in added]
 
 
-def draw(found: dict[str, dict]):
+def draw(alignments: dict[str, dict]):
     """Draw how near each recipe's matrix is to both untied ones along the training: cosine after
     rotation, common nearest.
     """
@@ -145,7 +145,7 @@ def draw(found: dict[str, dict]):
         ("nearest ten", "ten nearest in common, %"),
     ):
         series = []
-        for colour, (recipe, rows) in enumerate(found.items()):
+        for colour, (recipe, rows) in enumerate(alignments.items()):
             for role, style in (("input", "o--"), ("output", "o-")):
                 means = [100 * statistics.mean(row[f"{role}, {name}"]) for row in rows.values()]
                 series.append(
