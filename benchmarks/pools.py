@@ -114,7 +114,7 @@ def make_step(
     generator = torch.Generator().manual_seed(0)
     shares = token_shares(vocab_size)
     if pool_size is not None:
-        trainer.pools.recent.ids = torch.multinomial(shares, pool_size, True, generator=generator)
+        trainer.pools.earlier.ids = torch.multinomial(shares, pool_size, True, generator=generator)
     trainer.create_optimizer()
     trainer.model.train()
     trainer.is_in_train = True

@@ -235,10 +235,10 @@ class HeadlessTrainingArguments(TrainingArguments):
     )
     pool_size: int | None = HfArg(
         default=None,
-        help="Number of targets in a pool. A forward pass with fewer is topped up with the "
-        "targets of the most recent steps; one with more is split into equal pools "
-        "(negatives micro_batch). Default: the targets of the forward pass, the step or the "
-        "world alone, as in the paper.",
+        help="Number of targets in a pool. A forward pass with fewer is topped up with the targets "
+        "of the most recent steps (sampled_softmax: with targets drawn by their frequency); one "
+        "with more is split into equal pools (negatives micro_batch). Default: the targets of the "
+        "forward pass, the step or the world alone, as in the paper.",
     )
     sampled_negatives: int | None = HfArg(
         default=None,

@@ -85,7 +85,7 @@ class FrequencyDraws:
         self.seed = seed
         self.ids = torch.empty(0, dtype=torch.long)  # nothing to save
 
-    def newest(self, amount: int) -> Tensor:
+    def top_up(self, amount: int, step: int) -> Tensor:
         """Draw ``amount`` targets; none before the first was counted."""
         counted = int(self.token_counts.sum())
         if counted == 0:
@@ -103,4 +103,4 @@ class DrawnByFrequency(HeadlessTrainer):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.pools.recent = FrequencyDraws(self.token_counts, self.args.seed)
+        self.pools.earlier = FrequencyDraws(self.token_counts, self.args.seed)

@@ -10,9 +10,13 @@ import torch
 from torch import Tensor
 
 
-def generator_of_step(seed: int, step: int) -> torch.Generator:
-    """Return a generator of random numbers that are the same on every process and on resume."""
-    return torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
+def generator_of_step(seed: int, step: int, stream: int = 0) -> torch.Generator:
+    """Return a generator of random numbers that are the same on every process and on resume.
+
+    Different streams of a step have different numbers.
+    """
+    number = seed * 1_000_003 + step + stream * 2**40
+    return torch.Generator().manual_seed(number % 2**63)
 
 
 def draw_uniform(amount: int, vocab_size: int, seed: int, step: int) -> Tensor:
@@ -143,8 +147,8 @@ class RecentTargets:
         self.capacity = capacity
         self.ids = torch.empty(0, dtype=torch.long)
 
-    def newest(self, amount: int) -> Tensor:
-        """Return the newest ``amount`` targets, or all if there are fewer."""
+    def top_up(self, amount: int, step: int) -> Tensor:
+        """Return the newest ``amount`` targets before a step, or all if there are fewer."""
         first = max(0, len(self.ids) - amount)
         return self.ids[first:]
 
@@ -158,3 +162,50 @@ class RecentTargets:
         ids = targets.occurrences()
         shuffled = ids[torch.randperm(len(ids), generator=generator)]
         self.ids = torch.cat([self.ids, shuffled])[-self.capacity :]
+
+
+class TokenDistribution:
+    """A distribution over tokens to draw from, at a cost that does not grow with the vocabulary.
+
+    Attributes:
+        probabilities: ``(V,)`` float64.
+    """
+
+    def __init__(self, probabilities: Tensor):
+        self.probabilities = probabilities.double()
+        self._cumulative = self.probabilities.cumsum(0)
+
+    def draw(self, amount: int, generator: torch.Generator) -> Tensor:
+        """Draw ``(amount,)`` int64 tokens, with replacement."""
+        points = torch.rand(amount, generator=generator, dtype=torch.float64)
+        tokens = torch.searchsorted(self._cumulative, points * self._cumulative[-1], right=True)
+        return tokens.clamp(max=len(self.probabilities) - 1)
+
+
+class DrawnTargets:
+    """Targets drawn by their frequency, which top up pools in place of those of recent steps.
+
+    They are for pools whose candidates weigh their count over their expected count. There a rare
+    target weighs much, and as a recent one it would do so in the pools of many steps in a row.
+
+    Args:
+        frequency: ``(V,)`` of each token among the targets.
+        seed: of the draws, which are the same on every process and on resume.
+
+    Attributes:
+        ids: ``(0,)``: there is nothing to keep.
+    """
+
+    def __init__(self, frequency: Tensor, seed: int):
+        self.seed = seed
+        self.ids = torch.empty(0, dtype=torch.long)
+        self._distribution = TokenDistribution(frequency)
+
+    def top_up(self, amount: int, step: int) -> Tensor:
+        """Draw ``amount`` targets for a step."""
+        # Other numbers than those of the candidates that are no targets.
+        generator = generator_of_step(self.seed, step, stream=1)
+        return self._distribution.draw(amount, generator)
+
+    def add(self, targets: NegativePool, generator: torch.Generator) -> None:
+        """Do nothing: the frequencies are known."""

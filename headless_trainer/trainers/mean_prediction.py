@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..objective.losses import projected_scores
-from ..objective.negatives import NegativePool, generator_of_step
+from ..objective.negatives import NegativePool, TokenDistribution, generator_of_step
 
 FILE_NAME = "mean_prediction.safetensors"  # in a checkpoint
 UNIFORM_SHARE = 0.1  # of the draws, so that no token is out of reach
@@ -37,7 +37,6 @@ class MeanPrediction:
 
     Attributes:
         probabilities: ``(V,)`` float64 on the host; uniform before the first measurement.
-        proposal: ``(V,)`` float64, the same mixed with the uniform distribution: what is drawn from.
         measurements: number of `renew` calls that had something to add.
     """
 
@@ -89,15 +88,17 @@ class MeanPrediction:
     def _use(self, probabilities: Tensor) -> None:
         self.probabilities = probabilities
         uniform = UNIFORM_SHARE / len(probabilities)
-        self.proposal = (1 - UNIFORM_SHARE) * probabilities + uniform
         # Here and not in each draw, which would cost as much as the vocabulary is large.
-        self._cumulative = self.proposal.cumsum(0)
+        self._distribution = TokenDistribution((1 - UNIFORM_SHARE) * probabilities + uniform)
+
+    @property
+    def proposal(self) -> Tensor:
+        """The ``(V,)`` float64 average mixed with the uniform distribution: what is drawn from."""
+        return self._distribution.probabilities
 
     def draw(self, amount: int, generator: torch.Generator) -> Tensor:
         """Draw ``(amount,)`` int64 tokens from `proposal`, with replacement."""
-        points = torch.rand(amount, generator=generator, dtype=torch.float64)
-        tokens = torch.searchsorted(self._cumulative, points * self._cumulative[-1], right=True)
-        return tokens.clamp(max=len(self.probabilities) - 1)
+        return self._distribution.draw(amount, generator)
 
     # Checkpoints ----------------------------------------------------------------------------
 

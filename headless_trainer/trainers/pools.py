@@ -14,7 +14,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..arguments import HeadlessTrainingArguments
-from ..objective.negatives import NegativePool, RecentTargets, draw_uniform, generator_of_step
+from ..objective.negatives import (
+    DrawnTargets,
+    NegativePool,
+    RecentTargets,
+    draw_uniform,
+    generator_of_step,
+)
 from ..processes.coordination import HostExchange
 
 # The pools of each micro-batch, which share its predictions in equal parts, and the divisor of its
@@ -60,7 +66,7 @@ class CandidatePools:
         draws: chooses candidates that are no targets.
         pool_size: number of targets in a pool, or None; up to ``args.pool_size`` it may change from
             step to step.
-        recent: targets of earlier steps: with ``negatives="world"`` those of all processes,
+        earlier: targets that top up a pool: with ``negatives="world"`` those of all processes,
             otherwise those of this one.
     """
 
@@ -76,7 +82,7 @@ class CandidatePools:
         self.log = log
         self.draws = UniformDraws(args.sampled_negatives or 0, vocab_size, args.seed)
         self.pool_size = args.pool_size
-        self.recent = RecentTargets(args.pool_size or 0)
+        self.earlier: RecentTargets | DrawnTargets = RecentTargets(args.pool_size or 0)
 
     def __call__(self, targets: list[Tensor], step: int, remember: bool) -> Shares:
         """Return pools and divisor of each micro-batch of a step.
@@ -90,7 +96,7 @@ class CandidatePools:
         if self.args.negatives == "micro_batch":
             # The mean over the step of each micro-batch's own mean, as in the paper.
             shares = [
-                (self._pools_of_forward(ids, drawn), max(1, ids.numel()) * len(targets))
+                (self._pools_of_forward(ids, drawn, step), max(1, ids.numel()) * len(targets))
                 for ids in targets
             ]
             if remember and self.args.pool_size:
@@ -104,13 +110,13 @@ class CandidatePools:
             # Gradients will be averaged over processes, so each divides its sum by its share of
             # all predictions.
             divisor = of_step.targets / self.args.world_size
-        pool = self.draws.completed(self._topped_up(of_step), drawn)
+        pool = self.draws.completed(self._topped_up(of_step, step), drawn)
         if remember and self.args.pool_size:
             self._remember(of_step, step)
         return [((pool,), divisor or 1)] * len(targets)
 
     def _remember(self, targets: NegativePool, step: int) -> None:
-        self.recent.add(targets, generator_of_step(self.args.seed, step))
+        self.earlier.add(targets, generator_of_step(self.args.seed, step))
 
     def _over_processes(self, pool: NegativePool) -> NegativePool:
         """Merge the pools of all processes: every process already has the vectors of their ids."""
@@ -120,7 +126,7 @@ class CandidatePools:
         return NegativePool.merged(*everyone.unbind(dim=1))
 
     def _pools_of_forward(
-        self, target_ids: Tensor, drawn: Tensor | None
+        self, target_ids: Tensor, drawn: Tensor | None, step: int
     ) -> tuple[NegativePool, ...]:
         """Split the ``(K,)`` targets of a forward into as few pools as hold them, or top
         them up.
@@ -130,15 +136,15 @@ class CandidatePools:
         if parts > 1:
             pools = [NegativePool.from_targets(ids) for ids in target_ids.tensor_split(parts)]
         else:
-            pools = [self._topped_up(NegativePool.from_targets(target_ids))]
+            pools = [self._topped_up(NegativePool.from_targets(target_ids), step)]
         return tuple(self.draws.completed(pool, drawn) for pool in pools)
 
-    def _topped_up(self, pool: NegativePool) -> NegativePool:
+    def _topped_up(self, pool: NegativePool, step: int) -> NegativePool:
         """Add targets of earlier steps until the pool holds ``pool_size`` of them."""
         missing = (self.pool_size or 0) - pool.targets
         if missing <= 0:
             return pool
-        return pool.with_targets(self.recent.newest(missing))
+        return pool.with_targets(self.earlier.top_up(missing, step))
 
     # Checkpoints ----------------------------------------------------------------------------
 
@@ -149,11 +155,11 @@ class CandidatePools:
         if not self.args.pool_size:
             return
         path = checkpoint / RECENT_NAME.format(self.args.process_index)
-        save_file({"ids": self.recent.ids.contiguous()}, path)
+        save_file({"ids": self.earlier.ids.contiguous()}, path)
 
     def load(self, checkpoint: str) -> None:
         """Resume from a checkpoint; one of a run without ``pool_size`` holds no earlier targets."""
         self.draws.load(checkpoint)
         path = Path(checkpoint, RECENT_NAME.format(self.args.process_index))
         if path.is_file() and self.args.pool_size:
-            self.recent.ids = load_file(path)["ids"][-self.args.pool_size :]
+            self.earlier.ids = load_file(path)["ids"][-self.args.pool_size :]

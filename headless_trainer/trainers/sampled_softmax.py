@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..corpus.packing import target_counts
 from ..models.vocabulary_head import VocabularyHead
 from ..objective.losses import candidate_loss
-from ..objective.negatives import NegativePool
+from ..objective.negatives import DrawnTargets, NegativePool
 from ..objective.prior import log_prior
 from .evaluation import vocabulary_scores
 from .mean_prediction import MeanPrediction, PredictedDraws
@@ -74,6 +74,7 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         self.unseen = (token_counts == 0).to(self.args.device)
         self.frequency = log_prior(token_counts).exp()
         self.prediction = MeanPrediction(self.head.size, self.sum_over_processes)
+        self.pools.earlier = DrawnTargets(self.frequency, self.args.seed)
         self.pools.draws = PredictedDraws(
             self.args.sampled_negatives, self.frequency, self.prediction, self.args.seed
         )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headless_trainer.objective.negatives import NegativePool, RecentTargets
+from headless_trainer.objective.negatives import DrawnTargets, NegativePool, RecentTargets
 
 EMPTY = torch.empty(0, dtype=torch.long)
 
@@ -62,15 +62,15 @@ def test_a_pool_with_targets_of_other_steps():
 
 def test_recent_targets_are_the_newest_and_the_oldest_are_dropped():
     recent = RecentTargets(capacity=5)
-    assert recent.newest(3).tolist() == []
+    assert recent.top_up(3, step=0).tolist() == []
     recent.add(NegativePool.from_targets(torch.tensor([1, 1, 1])), torch.Generator().manual_seed(0))
     recent.add(NegativePool.from_targets(torch.tensor([2, 2])), torch.Generator().manual_seed(0))
     assert recent.ids.tolist() == [1, 1, 1, 2, 2]
     recent.add(NegativePool.from_targets(torch.tensor([3])), torch.Generator().manual_seed(0))
     assert recent.ids.tolist() == [1, 1, 2, 2, 3]
-    assert recent.newest(3).tolist() == [2, 2, 3]
-    assert recent.newest(0).tolist() == []
-    assert recent.newest(9).tolist() == [1, 1, 2, 2, 3]
+    assert recent.top_up(3, step=0).tolist() == [2, 2, 3]
+    assert recent.top_up(0, step=0).tolist() == []
+    assert recent.top_up(9, step=0).tolist() == [1, 1, 2, 2, 3]
 
 
 def test_recent_targets_do_not_depend_on_the_order_of_the_rows():
@@ -81,3 +81,14 @@ def test_recent_targets_do_not_depend_on_the_order_of_the_rows():
         kept.append(recent.ids.tolist())
     assert kept[0] == kept[1] and len(kept[0]) == 4
     assert kept[0] != sorted(kept[0])  # the largest ids, or the smallest, would be no fair sample
+
+
+def test_drawn_targets_follow_their_frequency_and_differ_from_step_to_step():
+    frequency = torch.tensor([0.5, 0.0, 0.3, 0.2])
+    targets = DrawnTargets(frequency, seed=3)
+    drawn = targets.top_up(100_000, step=5)
+    shares = drawn.bincount(minlength=4) / 100_000
+    torch.testing.assert_close(shares, frequency, rtol=0, atol=0.006)
+    assert torch.equal(DrawnTargets(frequency, seed=3).top_up(100_000, step=5), drawn)
+    assert not torch.equal(targets.top_up(100_000, step=6), drawn)
+    assert not torch.equal(DrawnTargets(frequency, seed=4).top_up(100_000, step=5), drawn)
