@@ -137,7 +137,12 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
         print(help_text(dataclass_types))
         sys.exit()
     parser = _make_parser(dataclass_types)
-    names = [field.name for kind in dataclass_types for field in fields(kind) if field.init]
+    names = [
+        field.name
+        for arguments_class in dataclass_types
+        for field in fields(arguments_class)
+        if field.init
+    ]
     settings: dict[str, Any] = {}
     if words and not words[0].startswith("-"):
         settings = _read_settings(find_config(words.pop(0)), names)
@@ -228,7 +233,9 @@ def _describe_unknown(word: str, dataclass_types: list[type], names: list[str]) 
         return f"{word!r} belongs to no argument: an argument that takes one value has several."
     flag = word.partition("=")[0]
     bare_name = flag.lstrip("-")
-    class_names = {base.__name__ for kind in dataclass_types for base in kind.__mro__}
+    class_names = {
+        base.__name__ for arguments_class in dataclass_types for base in arguments_class.__mro__
+    }
     for class_name, replacements in INSTEAD.items():
         if class_name not in class_names:
             continue
@@ -259,12 +266,16 @@ def help_text(dataclass_types: list[type]) -> str:
     """
     lines_of_topics: dict[str, list[str]] = {}
     lines_of_transformers: list[str] = []
-    unread = {name for kind in dataclass_types for name in getattr(kind, "unread_flags", ())}
-    for kind in dataclass_types:
-        for field in fields(kind):
+    unread = {
+        name
+        for arguments_class in dataclass_types
+        for name in getattr(arguments_class, "unread_flags", ())
+    }
+    for arguments_class in dataclass_types:
+        for field in fields(arguments_class):
             if not field.init or field.name in unread:
                 continue
-            declaring = _declaring_class(kind, field.name)
+            declaring = _declaring_class(arguments_class, field.name)
             if not declaring.__module__.startswith("transformers."):
                 topic = declaring.__doc__.partition("\n")[0].rstrip(".").replace("`", "")
                 lines_of_topics.setdefault(topic, []).append(_flag_line(field))
@@ -276,10 +287,12 @@ def help_text(dataclass_types: list[type]) -> str:
     return "\n\n".join([*blocks, "--help-all lists every flag with its full text."])
 
 
-def _declaring_class(kind: type, name: str) -> type:
+def _declaring_class(arguments_class: type, name: str) -> type:
     """Return the most basic class of a dataclass that has a field of this name."""
     having = [
-        base for base in kind.__mro__ if name in base.__dict__.get("__dataclass_fields__", ())
+        base
+        for base in arguments_class.__mro__
+        if name in base.__dict__.get("__dataclass_fields__", ())
     ]
     return having[-1]
 
@@ -336,15 +349,15 @@ def print_result(text: str) -> None:
 
 
 @contextmanager
-def errors_in_one_line(*kinds: type[Exception]) -> Iterator[None]:
+def errors_in_one_line(*error_classes: type[Exception]) -> Iterator[None]:
     """End the program at errors that a user can fix, with one line of bounded length.
 
     Args:
-        kinds: the classes of these errors; others are raised as they are.
+        error_classes: the classes of these errors; others are raised as they are.
     """
     try:
         yield
-    except kinds as error:
+    except error_classes as error:
         message = " ".join(str(error).split())
         sys.exit(f"{type(error).__name__}: {message[:LONGEST_MESSAGE]}")
 

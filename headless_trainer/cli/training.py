@@ -115,7 +115,7 @@ def make_trainer(
     config = loading.load_config(model_args)
     check_one_stack(config, type(config).__name__)
     args.task = args.task or infer_task(config)
-    kind = trainer_class(args)
+    trainer_type = trainer_class(args)
     check_run(model_args, data_args, args)
     saved_dtype = None  # of the checkpoint's weights, where training uses another
     if model_args.model_name_or_path and config.dtype != loading.MASTER_DTYPE:
@@ -153,16 +153,10 @@ def make_trainer(
     loading.check_length(model.config, data_args.max_seq_length)
     loading.limit_length(tokenizer, model.config, data_args.max_seq_length)
     # Before the corpus is tokenized; ``make_model`` may have wrapped the model in an adapter.
-    check_trainable(without_adapter(model), tokenizer, args, kind.head_class)
+    check_trainable(without_adapter(model), tokenizer, args, trainer_type.head_class)
 
-    rows = {}
-    with first_process_first(args):
-        limits = {"train": data_args.max_train_samples, "replay": None}
-        for split in documents:
-            limit = limits.get(split, data_args.max_eval_samples)
-            all_rows = tokenized_rows(documents[split], tokenizer, model_args, data_args, args)
-            rows[split] = packing.first_rows(all_rows, limit)
     data_seed = args.seed if args.data_seed is None else args.data_seed
+    rows = make_rows(documents, tokenizer, model_args, data_args, args)
     if "replay" in rows:
         rows["train"] = mix_rows(rows["train"], rows["replay"], data_args.replay_share, data_seed)
     vocabulary = model.get_input_embeddings().num_embeddings
@@ -181,9 +175,9 @@ def make_trainer(
             seed=data_seed,
         )
 
-    make = kind
+    make = trainer_type
     if drawn_share:  # only the trainer of an exact head takes it
-        make = partial(kind, drawn_share=drawn_share)
+        make = partial(trainer_type, drawn_share=drawn_share)
     trainer = make(
         model,
         args,
@@ -208,6 +202,25 @@ def make_trainer(
         check_resume(trainer, checkpoint)
     log_lines.use_console(trainer)
     return trainer, checkpoint
+
+
+def make_rows(
+    documents,
+    tokenizer: PreTrainedTokenizerBase,
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    args: HeadlessTrainingArguments,
+) -> dict:
+    """Tokenize the documents of each split, and return as many of its rows as the run may use."""
+    limits = {"train": data_args.max_train_samples, "replay": None}
+    rows = {}
+    # One process of each machine tokenizes; the others read its cache.
+    with first_process_first(args):
+        for split in documents:
+            all_rows = tokenized_rows(documents[split], tokenizer, model_args, data_args, args)
+            limit = limits.get(split, data_args.max_eval_samples)
+            rows[split] = packing.first_rows(all_rows, limit)
+    return rows
 
 
 def check_cache(model_args: ModelArguments, data_args: DataArguments) -> None:
