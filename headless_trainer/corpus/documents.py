@@ -232,7 +232,9 @@ def _have_text(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def split(documents: pa.Table, share: float) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    """Split non-empty documents, without byte-order marks, into texts to train on and held-out ones.
+    """Split documents that are not empty into texts to train on and held-out ones.
+
+    Byte-order marks are dropped.
 
     A document is held out if its position, a hash of its UTF-8 text, is below ``share`` (0 to 1) of
     the largest possible one. So it and all its copies are always on the same side, whatever the

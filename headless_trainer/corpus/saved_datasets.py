@@ -18,7 +18,7 @@ def is_single(folder: str | os.PathLike) -> bool:
 
 
 def is_saved(folder: str | os.PathLike) -> bool:
-    """Return whether ``save_to_disk`` of a dataset or of a dictionary of datasets wrote a folder."""
+    """Return whether ``save_to_disk`` wrote a folder, of one dataset or of several by name."""
     return is_single(folder) or Path(folder, _SPLITS).is_file()
 
 

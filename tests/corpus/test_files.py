@@ -1,4 +1,4 @@
-"""The one reader of files: every format gives the same rows, cells stay what they are, faults are said in one line."""
+"""The one reader of files: every format gives the same rows, and faults are said in one line."""
 
 import gzip
 import os

@@ -1,4 +1,4 @@
-"""Files of rows: whole or not there, never read when damaged, and nothing left of runs that were killed."""
+"""Files of rows: whole or not there, never read when damaged, nothing left of killed runs."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""Folders that `datasets` wrote with ``save_to_disk``, by every argument, in memory and streamed."""
+"""Folders that `datasets` wrote with ``save_to_disk``, by every argument, streamed or not."""
 
 import datasets
 import pytest

@@ -1,4 +1,4 @@
-"""Which column holds the texts: one for all files and splits, or a refusal, in memory and streamed."""
+"""Which column holds the texts: one for all files and splits, or a refusal, streamed or not."""
 
 import datasets
 import pytest
