@@ -3,11 +3,12 @@
 import copy
 import difflib
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto import (
     CONFIG_MAPPING,
@@ -17,7 +18,7 @@ from transformers.models.auto import (
     AutoModelForMaskedLM,
 )
 
-from ..arguments import LoadingArguments, ModelArguments
+from ..arguments import HeadlessTrainingArguments, LoadingArguments, ModelArguments
 from ..checkpoints.writing import model_aside
 from ..corpus.tokenization import id_count, train_tokenizer
 from ..files import sources
@@ -32,78 +33,118 @@ from .trunk import check_vocabulary
 
 logger = logging.getLogger(__name__)
 
-# Weights are stored and updated in float32, for a checkpoint of any precision; bf16 and fp16 affect only computation.
+# Weights are stored and updated in float32, for a checkpoint of any precision; bf16 and fp16 affect
+# only computation.
 MASTER_DTYPE = torch.float32
-POSITIONS_AFTER_PADDING = (  # architectures whose first position is the one after the padding id
-    "roberta", "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm", "xlm-roberta-xl", "xmod", "ibert",
-    "longformer", "luke", "esm",
-)  # fmt: skip
+# Architectures whose first position is the one after the padding id.
+POSITIONS_AFTER_PADDING = (
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "data2vec-text",
+    "roberta-prelayernorm",
+    "xlm-roberta-xl",
+    "xmod",
+    "ibert",
+    "longformer",
+    "luke",
+    "esm",
+)
+# Entries of a configuration that other arguments set.
+SET_ELSEWHERE = {"model_type": "--model_type", "vocab_size": "the tokenizer"}
+LM_CLASSES = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 
 
 def load_config(args: ModelArguments) -> PreTrainedConfig:
-    """Load the configuration of the checkpoint to continue, or of the architecture to train from random weights."""
-    source, values = args.model_name_or_path or args.config_name, {}
-    if source:
-        with sources.source(
-            "model_name_or_path" if args.model_name_or_path else "config_name", source
-        ):
-            config = AutoConfig.from_pretrained(source, **hub_arguments(args))
-            values = config.get_config_dict(source, **hub_arguments(args))[0]
-    elif args.model_type in CONFIG_MAPPING:
-        config = AutoConfig.for_model(args.model_type)
-    elif args.model_type:
-        nearest = _nearest(args.model_type, CONFIG_MAPPING)
-        raise ValueError(f"model_type {args.model_type!r} is unknown. {nearest}")
-    else:
-        raise ValueError(
-            "No model is named: pass --model_name_or_path, --config_name or --model_type."
-        )
+    """Load the configuration of the checkpoint to continue, or of the architecture to train anew.
+
+    Raises:
+        ValueError: if the arguments name no model, or one that cannot be built.
+        OSError: if the Hub cannot be reached, or has no such model.
+    """
+    config, stored = _named_config(args)
     overrides = args.parsed_config_overrides()
-    for name in overrides:
-        if given := {"model_type": "--model_type", "vocab_size": "the tokenizer"}.get(name):
-            raise ValueError(f"config_overrides names {name!r}, which {given} sets: leave it out.")
-        if not hasattr(config, name):
-            kind, nearest = config.model_type, _nearest(name, config.to_dict())
-            raise ValueError(
-                f"config_overrides names {name!r}, which a {kind} configuration does not have. {nearest}"
-            )
+    _check_overrides(overrides, config)
     try:
-        if (
-            overrides
-        ):  # build it again, since values derive from others: Llama's head_dim, Qwen's layer_types
-            config = type(config)(**values | overrides)
-        if not args.model_name_or_path or args.attn_implementation:  # before the data is read
-            options = {
-                "trust_remote_code": args.trust_remote_code,
-                "attn_implementation": args.attn_implementation,
-            }
-            with torch.device("meta"):  # no weights
-                AutoModel.from_config(copy.deepcopy(config), **options)
-    except (
-        Exception
-    ) as error:  # any kind: classes check their values in different ways, or not at all
-        names = (
-            "attn_implementation",
-            "config_name",
-            "model_type",
-            "model_name_or_path",
-            "config_overrides",
-        )
-        given = " and ".join(
-            f"{name} is {getattr(args, name)!r}" for name in names if getattr(args, name)
-        )
-        reason = (str(error).strip().splitlines() or [""])[0].rstrip(".")
-        raise ValueError(
-            f"{given}, from which no {config.model_type} can be built ({type(error).__name__}: {reason}): change it, or leave "
-            "it out."
-        ) from error
+        if overrides:
+            # It is built again, since some values derive from others: Llama's head_dim, Qwen's
+            # layer_types.
+            config = type(config)(**stored | overrides)
+        if not args.model_name_or_path or args.attn_implementation:
+            _build_without_weights(args, config)
+    except Exception as error:  # classes check their values in different ways, or not at all
+        raise ValueError(_why_not_built(args, config, error)) from error
     if args.tie_word_embeddings is not None:
         config.tie_word_embeddings = args.tie_word_embeddings
     return config
 
 
+def _named_config(args: ModelArguments) -> tuple[PreTrainedConfig, dict[str, Any]]:
+    """Return the configuration that the arguments name, and the entries that its file has."""
+    source = args.model_name_or_path or args.config_name
+    if source:
+        argument = "model_name_or_path" if args.model_name_or_path else "config_name"
+        with sources.source(argument, source):
+            config = AutoConfig.from_pretrained(source, **hub_arguments(args))
+            stored, _ = config.get_config_dict(source, **hub_arguments(args))
+        return config, stored
+    if not args.model_type:
+        raise ValueError(
+            "No model is named: pass --model_name_or_path, --config_name or --model_type."
+        )
+    if args.model_type not in CONFIG_MAPPING:
+        nearest = _nearest(args.model_type, CONFIG_MAPPING)
+        raise ValueError(f"model_type {args.model_type!r} is unknown. {nearest}")
+    return AutoConfig.for_model(args.model_type), {}
+
+
+def _check_overrides(overrides: Iterable[str], config: PreTrainedConfig) -> None:
+    for name in overrides:
+        if name in SET_ELSEWHERE:
+            raise ValueError(
+                f"config_overrides names {name!r}, which {SET_ELSEWHERE[name]} sets: leave it out."
+            )
+        if not hasattr(config, name):
+            nearest = _nearest(name, config.to_dict())
+            raise ValueError(
+                f"config_overrides names {name!r}, which a {config.model_type} configuration does "
+                f"not have. {nearest}"
+            )
+
+
+def _build_without_weights(args: ModelArguments, config: PreTrainedConfig) -> None:
+    """Build a model on the meta device, so that an error comes before the data is read."""
+    with torch.device("meta"):
+        AutoModel.from_config(
+            copy.deepcopy(config),
+            trust_remote_code=args.trust_remote_code,
+            attn_implementation=args.attn_implementation,
+        )
+
+
+def _why_not_built(args: ModelArguments, config: PreTrainedConfig, error: Exception) -> str:
+    names = (
+        "attn_implementation",
+        "config_name",
+        "model_type",
+        "model_name_or_path",
+        "config_overrides",
+    )
+    values = {name: getattr(args, name) for name in names}
+    arguments = " and ".join(f"{name} is {value!r}" for name, value in values.items() if value)
+    lines = str(error).strip().splitlines()
+    reason = lines[0].rstrip(".") if lines else ""
+    return (
+        f"{arguments}, from which no {config.model_type} can be built ({type(error).__name__}: "
+        f"{reason}): change it, or leave it out."
+    )
+
+
 def load_tokenizer(args: LoadingArguments, model: str | None = None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that the arguments name, by default that of the ``model`` or of theirs, and add their mask token."""
+    """Load the tokenizer that the arguments name, and add their mask token.
+
+    By default it is that of the ``model``, or of the model that the arguments name.
+    """
     source = args.tokenizer_name or model or args.model_name_or_path
     if source is None:
         raise ValueError(
@@ -111,40 +152,57 @@ def load_tokenizer(args: LoadingArguments, model: str | None = None) -> PreTrain
         )
     argument = "tokenizer_name" if args.tokenizer_name else "model_name_or_path"
     tokenizer = sources.load_tokenizer(argument, source, **hub_arguments(args))
-    if (mask_token := getattr(args, "mask_token", None)) is not None:
+    mask_token = getattr(args, "mask_token", None)
+    if mask_token is not None:
         tokenizer.add_special_tokens({"mask_token": mask_token})
     return tokenizer
 
 
 def find_tokenizer(
-    args: ModelArguments, training_args, texts, max_seq_length: int, resume: str | None
+    args: ModelArguments,
+    training_args: HeadlessTrainingArguments,
+    texts: Any,
+    max_seq_length: int,
+    resume: str | None,
 ) -> PreTrainedTokenizerBase:
     """Load the tokenizer that the arguments name, or train one and save it in the output folder.
 
-    ``texts`` have the column "text"; ``resume`` is the checkpoint to resume from, whose tokenizer is then used.
+    ``texts`` have the column "text"; ``resume`` is the checkpoint to resume from, whose tokenizer
+    is then used.
     """
+    is_first = training_args.process_index == 0
     if not args.train_tokenizer:
         tokenizer = load_tokenizer(args)
-        given = args.vocab_size != ModelArguments.vocab_size and training_args.process_index == 0
-        if given and args.vocab_size != (size := id_count(tokenizer)):
-            said = "vocab_size is %s but the loaded tokenizer has %s tokens: add --train_tokenizer to train one of that size."
-            logger.warning(said, args.vocab_size, size)
+        if is_first and args.vocab_size != ModelArguments.vocab_size:
+            _warn_of_other_size(args.vocab_size, tokenizer)
         return tokenizer
     folder = Path(resume) if resume else Path(training_args.output_dir, "tokenizer")
-    if not resume and training_args.process_index == 0:
+    if is_first and not resume:
         logger.info(
             "training a %s tokenizer of %s tokens", args.tokenizer_type, f"{args.vocab_size:,}"
         )
-        settings = {
-            "kind": args.tokenizer_type,
-            "vocab_size": args.vocab_size,
-            "task": training_args.task,
-        }
-        tokenizer = train_tokenizer(texts, **settings, max_seq_length=max_seq_length)
+        tokenizer = train_tokenizer(
+            texts,
+            kind=args.tokenizer_type,
+            vocab_size=args.vocab_size,
+            task=training_args.task,
+            max_seq_length=max_seq_length,
+        )
         with model_aside(folder, is_main=True) as aside:
             tokenizer.save_pretrained(aside)
     # Every process reads it back, so that all of them, and a resumed run, have the same tokenizer.
     return AutoTokenizer.from_pretrained(folder)
+
+
+def _warn_of_other_size(vocab_size: int, tokenizer: PreTrainedTokenizerBase) -> None:
+    size = id_count(tokenizer)
+    if vocab_size != size:
+        logger.warning(
+            "vocab_size is %s but the loaded tokenizer has %s tokens: add --train_tokenizer to "
+            "train one of that size.",
+            vocab_size,
+            size,
+        )
 
 
 def load_model(
@@ -158,73 +216,141 @@ def load_model(
     """Load the trunk (headless) or the language model, from a checkpoint or with random weights.
 
     A new model gets the tokenizer's special ids, and one embedding row per id.
+
+    Raises:
+        ValueError: if the checkpoint lacks what the objective needs, or does not fit the tokenizer.
+        OSError: if the Hub cannot be reached, or has no such model.
     """
-    headless = objective.trains_trunk
-    source = args.model_name_or_path
-    untied = headless and args.tie_word_embeddings is False
-    if not headless or source is None:
-        config.__dict__.pop(MARK, None)  # left by the run that wrote the configuration
-    options: dict[str, Any] = {
-        "dtype": MASTER_DTYPE,
-        "attn_implementation": args.attn_implementation,
-    }
-    lm_class = AutoModelForMaskedLM if task == "mlm" else AutoModelForCausalLM
-    if source is None:
-        config.vocab_size = id_count(tokenizer)
-        for role in ("pad", "bos", "eos", "cls", "sep", "mask"):
-            name = f"{role}_token_id"
-            if hasattr(config, name):
-                setattr(config, name, getattr(tokenizer, name))
-        options["trust_remote_code"] = args.trust_remote_code
-        model = (AutoModel if headless else lm_class).from_config(config, **options)
-        return untie(model) if untied else model
-    options |= hub_arguments(args)
-    with_head = next((name for name in config.architectures or () if "LM" in name), None)
-    missing_weights: Collection[str] = ()  # of the head
-    with sources.source("model_name_or_path", source):
-        if headless:
-            model = load_trunk(source, config=config, **options)
-        else:
-            model, report = lm_class.from_pretrained(
-                source, config=config, output_loading_info=True, **options
-            )
-            check_head_is_known(model, report["unexpected_keys"], source)
-            missing_weights = report["missing_keys"]
-    if missing_weights:
-        lacks = f"model_name_or_path {source!r} lacks {min(missing_weights)}"
-        if objective.needs_trained_head:
-            raise ValueError(
-                f"{lacks}, and objective {objective.name!r} trains no head from random weights: "
-                f"{_way_to_a_head(args, config, source)}."
-            )
-        logger.warning("%s, which starts from random weights.", lacks)
-    if headless and with_head:
-        warn_of_dropped_head(model, with_head)
-    if headless and args.tie_word_embeddings and own_modules(model):
-        raise ValueError(
-            f"tie_word_embeddings is True but {source!r} has a candidate matrix: leave it out."
-        )
+    is_untied = objective.trains_trunk and args.tie_word_embeddings is False
+    if args.model_name_or_path is None:
+        model = _new_model(args, config, tokenizer, objective, task)
+        return untie(model) if is_untied else model
+    if objective.trains_trunk:
+        model = _continued_trunk(args, config)
+    else:
+        model = _continued_language_model(args, config, objective, task)
     old_tokenizer = None
     if args.resize_embeddings:
         old_tokenizer = tokenizer_of_checkpoint(args)
         add_rows(model, tokenizer, old_tokenizer)
     else:
         remedy = "pass --resize_embeddings, or use the matching tokenizer"
-        check_vocabulary(model, tokenizer, source, remedy)
-    if untied and candidate_matrix(model) is None:
-        # Start from the vectors that scored tokens in the checkpoint.
-        embedding = model.get_input_embeddings()
-        ids = torch.arange(embedding.num_embeddings)
-        values = embedding(ids).detach()  # by the module: Gemma's scales its rows
-        if with_head and not getattr(model.config, FOLD, None):
-            language_model = lm_class.from_pretrained(source, **options)
-            if args.resize_embeddings:
-                add_rows(language_model, tokenizer, old_tokenizer)
-            head = language_model.get_output_embeddings()
-            if head is not None and head.weight.shape == values.shape:
-                values = head.weight
-        untie(model, values)
+        check_vocabulary(model, tokenizer, args.model_name_or_path, remedy)
+    if is_untied and candidate_matrix(model) is None:
+        untie(model, _scoring_vectors(args, model, task, tokenizer, old_tokenizer))
     return model
+
+
+def _options(args: ModelArguments) -> dict[str, Any]:
+    return {"dtype": MASTER_DTYPE, "attn_implementation": args.attn_implementation}
+
+
+def _new_model(
+    args: ModelArguments,
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    objective: Objective,
+    task: str,
+) -> PreTrainedModel:
+    config.__dict__.pop(MARK, None)  # left by the run that wrote the configuration
+    config.vocab_size = id_count(tokenizer)
+    for role in ("pad", "bos", "eos", "cls", "sep", "mask"):
+        name = f"{role}_token_id"
+        if hasattr(config, name):
+            setattr(config, name, getattr(tokenizer, name))
+    model_class = AutoModel if objective.trains_trunk else LM_CLASSES[task]
+    return model_class.from_config(
+        config, trust_remote_code=args.trust_remote_code, **_options(args)
+    )
+
+
+def _continued_trunk(args: ModelArguments, config: PreTrainedConfig) -> PreTrainedModel:
+    source = args.model_name_or_path
+    class_with_head = _class_with_head(config)
+    with sources.source("model_name_or_path", source):
+        model = load_trunk(source, config=config, **_options(args), **hub_arguments(args))
+    if class_with_head:
+        warn_of_dropped_head(model, class_with_head)
+    if args.tie_word_embeddings and own_modules(model):
+        raise ValueError(
+            f"tie_word_embeddings is True but {source!r} has a candidate matrix: leave it out."
+        )
+    return model
+
+
+def _continued_language_model(
+    args: ModelArguments, config: PreTrainedConfig, objective: Objective, task: str
+) -> PreTrainedModel:
+    source = args.model_name_or_path
+    config.__dict__.pop(MARK, None)  # left by the run that wrote the configuration
+    with sources.source("model_name_or_path", source):
+        model, report = LM_CLASSES[task].from_pretrained(
+            source,
+            config=config,
+            output_loading_info=True,
+            **_options(args),
+            **hub_arguments(args),
+        )
+        check_head_is_known(model, report["unexpected_keys"], source)
+    missing_weights = report["missing_keys"]  # of the head
+    if missing_weights:
+        lacks = f"model_name_or_path {source!r} lacks {min(missing_weights)}"
+        if objective.needs_trained_head:
+            raise ValueError(
+                f"{lacks}, and objective {objective.name!r} trains no head from random weights: "
+                f"{_way_to_a_head(args, config)}."
+            )
+        logger.warning("%s, which starts from random weights.", lacks)
+    return model
+
+
+def _way_to_a_head(args: ModelArguments, config: PreTrainedConfig) -> str:
+    """Say how a checkpoint whose head lacks weights can be trained, by what it is."""
+    if _class_with_head(config) and args.tie_word_embeddings is not None:
+        return "leave tie_word_embeddings out"
+    if _class_with_head(config):
+        return "restore what is missing, or train the head with --objective vanilla"
+    if sources.find_file(args.model_name_or_path, TOKEN_COUNTS_NAME, **hub_arguments(args)):
+        return "attach the head of this headless checkpoint first (headless-trainer lm-head)"
+    return (
+        "the checkpoint is a trunk without a head. Train one over the whole vocabulary with "
+        "--objective vanilla, or continue the trunk alone with --objective headless"
+    )
+
+
+def _class_with_head(config: PreTrainedConfig) -> str | None:
+    """Return the name of the class that wrote a checkpoint if it had a head, or None."""
+    for name in config.architectures or ():
+        if "LM" in name:
+            return name
+    return None
+
+
+def _scoring_vectors(
+    args: ModelArguments,
+    model: PreTrainedModel,
+    task: str,
+    tokenizer: PreTrainedTokenizerBase,
+    old_tokenizer: PreTrainedTokenizerBase | None,
+) -> Tensor:
+    """Return the ``(V, D)`` vectors that scored tokens in the checkpoint of a trunk.
+
+    They are those of its head if it had one of the embedding's shape, otherwise the embeddings.
+    """
+    embedding = model.get_input_embeddings()
+    ids = torch.arange(embedding.num_embeddings)
+    values = embedding(ids).detach()  # by the module: Gemma's scales its rows
+    if not _class_with_head(model.config) or getattr(model.config, FOLD, None):
+        return values
+    language_model = LM_CLASSES[task].from_pretrained(
+        args.model_name_or_path, **_options(args), **hub_arguments(args)
+    )
+    if args.resize_embeddings:
+        add_rows(language_model, tokenizer, old_tokenizer)
+    head = language_model.get_output_embeddings()
+    if head is None or head.weight.shape != values.shape:
+        return values
+    return head.weight
 
 
 def tokenizer_of_checkpoint(args: ModelArguments) -> PreTrainedTokenizerBase | None:
@@ -234,21 +360,6 @@ def tokenizer_of_checkpoint(args: ModelArguments) -> PreTrainedTokenizerBase | N
         return sources.load_tokenizer("model_name_or_path", source, **hub_arguments(args))
     except (OSError, ValueError):
         return None
-
-
-def _way_to_a_head(args: ModelArguments, config: PreTrainedConfig, source: str) -> str:
-    """Say how a checkpoint whose head lacks weights can be trained, by what it is."""
-    has_language_model = any("LM" in name for name in config.architectures or ())
-    if has_language_model and args.tie_word_embeddings is not None:
-        return "leave tie_word_embeddings out"
-    if has_language_model:
-        return "restore what is missing, or train the head with --objective vanilla"
-    if sources.find_file(source, TOKEN_COUNTS_NAME, **hub_arguments(args)):
-        return "attach the head of this headless checkpoint first (headless-trainer lm-head)"
-    return (
-        "the checkpoint is a trunk without a head. Train one over the whole vocabulary with "
-        "--objective vanilla, or continue the trunk alone with --objective headless"
-    )
 
 
 def check_length(config: PreTrainedConfig, max_seq_length: int) -> None:
@@ -261,31 +372,37 @@ def check_length(config: PreTrainedConfig, max_seq_length: int) -> None:
 
 
 def usable_positions(config: PreTrainedConfig) -> int | None:
-    """Return the length of the longest row that a model has positions for, or None without a limit."""
+    """Return the length of the longest row that a model has positions for; None for no limit."""
     positions = getattr(config, "max_position_embeddings", None)
-    rotary = getattr(config, "position_embedding_type", None) == "rotary"
-    if rotary or not positions or positions < 0:  # ESM-2; XLNet's value for no limit
+    is_rotary = getattr(config, "position_embedding_type", None) == "rotary"  # ESM-2
+    if is_rotary or not positions or positions < 0:  # XLNet's value for no limit
         return None
     if config.model_type in POSITIONS_AFTER_PADDING:
         return positions - (config.pad_token_id or 0) - 1
-    return positions - 2 if config.model_type == "mpnet" else positions
+    if config.model_type == "mpnet":
+        return positions - 2
+    return positions
 
 
 def limit_length(
     tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, length: int = 0
 ) -> None:
-    """Let a tokenizer, by which a model's users cut texts, promise no more than the model has positions for."""
-    if usable := usable_positions(config):
+    """Let a tokenizer promise no more than its model has positions for: users cut texts by it."""
+    usable = usable_positions(config)
+    if usable:
         tokenizer.model_max_length = min(max(tokenizer.model_max_length, length), usable)
 
 
 def hub_arguments(args: ModelArguments) -> dict:
     """Return the keyword arguments of every ``from_pretrained``: cache, revision and access."""
-    same = {name: getattr(args, name) for name in ("cache_dir", "token", "trust_remote_code")}
-    return same | {"revision": args.model_revision}
+    return {
+        "cache_dir": args.cache_dir,
+        "token": args.token,
+        "trust_remote_code": args.trust_remote_code,
+        "revision": args.model_revision,
+    }
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    return (
-        f"The nearest known name is {difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]!r}."
-    )
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+    return f"The nearest known name is {nearest!r}."
