@@ -102,26 +102,30 @@ class PackedStream(torch.utils.data.IterableDataset):
         places = [place._asdict() for place in self.places]
         return {"settings": self.settings(), "next_reader": self.next_reader, "places": places}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume where `state_dict` was taken.
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise ValueError if `state_dict` was taken under other settings.
 
-        Raises:
-            ValueError: if the settings differ, or if an earlier version took it, which read rows in
-                an order that depended on other settings.
+        Also if an earlier version took it, whose rows came in an order of their own.
         """
-        unknown = self.settings().keys() - state["settings"].keys()
+        before = state["settings"]
+        unknown = self.settings().keys() - before.keys()
         if unknown:
             raise ValueError(
-                "The checkpoint's stream was read by an earlier version of headless_trainer, which did "
-                f"not record the {min(unknown)}: resume with the version that its README.md names, or "
-                "add --ignore_data_skip to restart the stream."
+                "The checkpoint's stream was read by an earlier version of headless_trainer, which "
+                f"did not record the {min(unknown)}: resume with the version that its README.md "
+                "names, or add --ignore_data_skip to restart the stream."
             )
         for name, value in self.settings().items():
-            if value != (before := state["settings"].get(name)):
+            if value != before[name]:
                 raise ValueError(
-                    f"{name} is {value!r} but the checkpoint's stream was read with {before!r}, in another order: resume with "
-                    "the same settings, or add --ignore_data_skip to restart the stream."
+                    f"{name} is {value!r} but the checkpoint's stream was read with "
+                    f"{before[name]!r}, in another order: resume with the same settings, or add "
+                    "--ignore_data_skip to restart the stream."
                 )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume where `state_dict` was taken; raise ValueError as `check_state` does."""
+        self.check_state(state)
         self.next_reader = state["next_reader"]
         self.places = [Place(**place) for place in state["places"]]
 

@@ -14,9 +14,14 @@ SETTINGS_NAME = "adapter_config.json"  # peft's own name; importing peft for it 
 # what and by which version, how it was before its first step, and whether it is being trained.
 # Dropout may change, as it may in any resumed run.
 WITHOUT_EFFECT = {
-    "auto_mapping", "base_model_name_or_path", "inference_mode", "init_lora_weights", "lora_dropout",
-    "peft_version", "revision",
-}  # fmt: skip
+    "auto_mapping",
+    "base_model_name_or_path",
+    "inference_mode",
+    "init_lora_weights",
+    "lora_dropout",
+    "peft_version",
+    "revision",
+}
 
 _fingerprints: "WeakKeyDictionary[nn.Module, str]" = WeakKeyDictionary()
 

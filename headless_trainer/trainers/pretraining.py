@@ -82,6 +82,7 @@ from .step import (
 )
 from .stream_place import StreamPlace
 from .trained_weights import check_anything_is_trained, check_optimizer, check_trained_weights
+from .training_rows import check_same_rows
 from .window import LogAtSaves, TrainingWindow
 
 logger = logging.getLogger(__name__)
@@ -648,7 +649,7 @@ class PretrainingTrainer(Trainer):
             check_output_dir(self.args.output_dir, checkpoint, in_python=True)
             if self.stream is not None:
                 self.stream.begin()
-            resume.check_same_rows(self)
+            check_same_rows(self)
             if self.reads_own_weights:
                 check_saved_form(self.model)
             self.restarted_data = bool(
@@ -682,9 +683,7 @@ class PretrainingTrainer(Trainer):
         train.
         """
         resume.check_resume(self, checkpoint)
-        resume.load_totals(self, checkpoint)
-        resume.restore_forward(self, checkpoint)
-        self.pools.load(checkpoint)
+        resume.restore(self, checkpoint)
         state = resume.read_state(checkpoint)
         if not resume.is_finished(self.args, state):
             return False

@@ -4,6 +4,7 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainingArguments
@@ -52,15 +53,25 @@ class StreamPlace(TrainerCallback):
         path = checkpoint / STATE_NAME.format(self.args.process_index)
         path.write_text(json.dumps(self.stream.state_dict(), indent=2) + "\n", encoding="utf-8")
 
+    def check(self, checkpoint: str) -> None:
+        """Raise ValueError if a checkpoint has no position of a stream that fits this run."""
+        self.stream.check_state(self._stored(checkpoint))
+
     def load(self, checkpoint: str) -> None:
-        """Resume the stream at a checkpoint's position, or raise ValueError if that position does not fit this run."""
+        """Resume the stream at a checkpoint's position; raise ValueError as `check` does."""
         self.begin()
-        # With more processes than before, a new one reads the first's position, whose settings then differ.
+        self.stream.load_state_dict(self._stored(checkpoint))
+
+    def _stored(self, checkpoint: str) -> dict[str, Any]:
+        # With more processes than before, a new one reads the first's position, whose settings
+        # then differ.
         names = [STATE_NAME.format(process) for process in (self.args.process_index, 0)]
-        found = next((path for name in names if (path := Path(checkpoint, name)).is_file()), None)
-        if found is None:
-            raise ValueError(
-                f"resume_from_checkpoint {checkpoint!r} holds no {names[0]}, because its run read no stream: resume it "
-                "without --streaming, or add --ignore_data_skip to restart the stream."
-            )
-        self.stream.load_state_dict(json.loads(found.read_text(encoding="utf-8")))
+        for name in names:
+            path = Path(checkpoint, name)
+            if path.is_file():
+                return json.loads(path.read_text(encoding="utf-8"))
+        raise ValueError(
+            f"resume_from_checkpoint {checkpoint!r} holds no {names[0]}, because its run read no "
+            "stream: resume it without --streaming, or add --ignore_data_skip to restart the "
+            "stream."
+        )

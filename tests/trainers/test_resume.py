@@ -32,13 +32,9 @@ from headless_trainer import (
 )
 from headless_trainer.checkpoints.settings import read_settings
 from headless_trainer.files.manifest import read_facts, write_manifest
-from headless_trainer.trainers.resume import (
-    check_architecture,
-    class_name,
-    is_finished,
-    load_totals,
-    row_facts,
-)
+from headless_trainer.trainers.resume import check_resume, is_finished, load_totals
+from headless_trainer.trainers.same_run import check_architecture, class_name
+from headless_trainer.trainers.training_rows import row_facts
 from headless_trainer.trainers.window import TrainingWindow
 
 SAVING = {"save_strategy": "steps", "save_steps": 1}
@@ -60,7 +56,11 @@ def resumed(tmp_path, data=None, **settings):
 
 
 def ours(caplog) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.name.endswith("trainers.resume")]
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name.endswith(("trainers.same_run", "trainers.training_rows"))
+    ]
 
 
 def test_the_same_run_is_not_mentioned(tmp_path, caplog):
@@ -81,6 +81,14 @@ def test_what_the_optimizer_brings_back_is_said_to_have_no_effect(tmp_path, capl
     assert again.optimizer.param_groups[0]["weight_decay"] == 0.0
     written = read_settings(tmp_path / "b" / "checkpoint-2")  # what cards and reports tell
     assert (written["learning_rate"], written["weight_decay"]) == (0.001, 0.0)
+
+
+def test_checking_a_checkpoint_changes_no_setting(tmp_path, caplog):
+    trainer_for(tmp_path / "a", "mlm", Tokenizer(), data=rows(), **SAVING).train()
+    again = trainer_for(tmp_path / "b", "mlm", Tokenizer(), learning_rate=0.5, data=rows())
+    before = dict(vars(again.args))
+    check_resume(again, str(tmp_path / "a" / "checkpoint-1"))
+    assert vars(again.args) == before and not ours(caplog)
 
 
 @pytest.mark.parametrize("settings, said", [

@@ -1,0 +1,239 @@
+"""Check that a run which resumes from a checkpoint is the run that wrote it."""
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import PreTrainedConfig
+from transformers.utils import CONFIG_NAME
+
+from ..checkpoints.settings import read_settings
+from ..files.manifest import read_facts
+from ..models.adapters import frozen_fingerprint, holds_adapter, is_adapter, other_setting
+from ..models.candidate_head import MARK
+from ..models.fold import FOLD
+from ..refusals import FOLLOW_SCORES
+from ..settings import on_resume
+
+if TYPE_CHECKING:
+    from .pretraining import PretrainingTrainer
+
+logger = logging.getLogger(__name__)
+
+# Entries of a configuration that loading, saving and the trainer's arguments set.
+SET = {
+    "_name_or_path",
+    "architectures",
+    "dtype",
+    "tie_word_embeddings",
+    "transformers_version",
+    "use_cache",
+    MARK,
+    FOLD,
+}
+# Facts of an adapter's checkpoint.
+BASE_WEIGHTS = "hash_of_frozen_weights"
+BASE_CONFIG = "configuration_under_adapter"
+
+
+# The model ------------------------------------------------------------------------------------
+
+
+def check_model(trainer: "PretrainingTrainer", checkpoint: str) -> None:
+    """Refuse a checkpoint of another architecture, of another adapter or of another base."""
+    check_adapter(trainer, checkpoint)
+    if os.path.isfile(os.path.join(checkpoint, CONFIG_NAME)):  # an adapter has none
+        check_architecture(checkpoint, trainer.model.config)
+
+
+def check_architecture(checkpoint: str, config: PreTrainedConfig) -> None:
+    """Refuse another architecture, also one with the same shapes (another activation)."""
+    before = type(config).from_pretrained(checkpoint)
+    _check_configuration(checkpoint, described(config), described(before))
+
+
+def described(config: PreTrainedConfig) -> dict[str, Any]:
+    """Return all entries of a configuration, of JSON types."""
+    return json.loads(config.to_json_string(use_diff=False))
+
+
+def _check_configuration(checkpoint: str, now: dict[str, Any], before: dict[str, Any]) -> None:
+    for name in sorted(now.keys() & before.keys() - SET):
+        may_change = "drop" in name or name.endswith("_token_id")
+        if now[name] != before[name] and not may_change:
+            raise ValueError(
+                f"The model's {name} is {now[name]!r}, that of checkpoint {checkpoint!r} "
+                f"{before[name]!r}, so the checkpoint belongs to another run: resume with the "
+                "model that wrote it."
+            )
+
+
+def base_facts(trainer: "PretrainingTrainer") -> dict[str, Any]:
+    """Return what identifies the model under an adapter, for a checkpoint; nothing without one."""
+    if not is_adapter(trainer.model):
+        return {}
+    facts: dict[str, Any] = {BASE_CONFIG: described(trainer.model.config)}
+    if not trainer.is_sharded:  # a process has only parts of the weights
+        facts[BASE_WEIGHTS] = frozen_fingerprint(trainer.model)
+    return facts
+
+
+def check_adapter(trainer: "PretrainingTrainer", checkpoint: str) -> None:
+    """Refuse a checkpoint of another adapter, or of an adapter for another model.
+
+    Also tells checkpoints of an adapter from those of a whole model.
+    """
+    model = trainer.model
+    if is_adapter(model) != holds_adapter(checkpoint):
+        difference = "holds no adapter but this run trains one"
+        if holds_adapter(checkpoint):
+            difference = "holds an adapter but this run trains a whole model"
+        raise ValueError(
+            f"Checkpoint {checkpoint!r} {difference}, so it belongs to another run: resume with "
+            "the model that wrote it."
+        )
+    if not is_adapter(model):
+        return
+    other = other_setting(model, checkpoint)
+    if other is not None:
+        name, now, before = other
+        raise ValueError(
+            f"The adapter's {name} is {now!r}, that of checkpoint {checkpoint!r} {before!r}, so "
+            "the checkpoint belongs to another run: resume with the adapter's settings that wrote "
+            "it."
+        )
+    facts = read_facts(checkpoint)
+    if BASE_CONFIG in facts:  # early versions did not write it
+        _check_configuration(checkpoint, described(model.config), facts[BASE_CONFIG])
+    of_base = facts.get(BASE_WEIGHTS)
+    if of_base and not trainer.is_sharded and of_base != frozen_fingerprint(model):
+        raise ValueError(
+            "The model under the adapter has other weights than that of checkpoint "
+            f"{checkpoint!r}, so the checkpoint belongs to another run: resume with the model "
+            "that wrote it."
+        )
+
+
+# The trainer and its settings -----------------------------------------------------------------
+
+
+def class_name(trainer_class: type) -> str:
+    """Return ``module:Class``, which tells trainers of the same name apart.
+
+    A class of this package has the package's name, since its modules may be renamed. One of a
+    script that is run has the name under which it can be imported.
+    """
+    module = trainer_class.__module__
+    package = __package__.partition(".")[0]
+    if module.partition(".")[0] == package:
+        module = package
+    if module in ("__main__", "__mp_main__"):  # the second in processes that it starts
+        script = sys.modules[module]
+        spec = getattr(script, "__spec__", None)
+        path = getattr(script, "__file__", None)
+        if spec is not None:  # python -m
+            module = spec.name
+        elif path is not None:  # not in a notebook
+            module = Path(path).stem
+    return f"{module}:{trainer_class.__qualname__}"
+
+
+def check_settings(checkpoint: str, trainer: "PretrainingTrainer", is_finished: bool) -> None:
+    """Refuse settings that would make another run than the checkpoint's.
+
+    The figures of a run that ``is_finished`` are compared with no further ones.
+    """
+    before = _comparable(read_settings(checkpoint))
+    now = _settings_of(trainer)
+    restored = _restored(before, now)
+    of_position = on_resume("refused with the position")
+    if trainer.args.ignore_data_skip:
+        of_position = ()
+    refused = (*on_resume("refused"), *of_position, *on_resume("kept"))
+    without_effect = _without_effect(before, now, is_finished)
+    for name in _changed(refused, before, now):
+        if name in without_effect or name in restored:
+            continue
+        remedy = "set it to that"
+        if name == "held_out_texts":
+            remedy = "use the same evaluation data"
+        if name in of_position:
+            remedy += ", or restart the data with --ignore_data_skip"
+        raise ValueError(
+            f"{name} is {now.get(name)!r} but checkpoint {checkpoint!r} was written with "
+            f"{before[name]!r}, so it belongs to another run: {remedy}."
+        )
+
+
+def adopt_settings(checkpoint: str, trainer: "PretrainingTrainer") -> None:
+    """Give the arguments the values that the optimizer's state restores, and warn of others.
+
+    Cards and reports tell what the arguments say.
+    """
+    before = _comparable(read_settings(checkpoint))
+    now = _settings_of(trainer)
+    for name in _changed(_restored(before, now), before, now):
+        logger.warning(
+            "%s is %r, which has no effect: the run resumes with the checkpoint's %r. To change "
+            "it, start a new run from its weights (--model_name_or_path).",
+            name,
+            now.get(name),
+            before[name],
+        )
+        setattr(trainer.args, name, before[name])
+
+
+def _settings_of(trainer: "PretrainingTrainer") -> dict[str, Any]:
+    """Return the settings and facts of a run as a checkpoint has them, to be compared."""
+    settings: dict[str, Any] = {"freeze_trunk": False}
+    for name, value in vars(trainer.args).items():
+        settings[name] = getattr(value, "value", value)
+    settings["trainer"] = type(trainer).__name__
+    settings["trainer_class"] = class_name(type(trainer))
+    settings["held_out_texts"] = trainer.facts.held_out_texts
+    return _comparable(settings)
+
+
+def _comparable(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings in which those that mean the same are equal."""
+    comparable = dict(settings)
+    if comparable.get("data_seed") is None:
+        comparable["data_seed"] = comparable.get("seed")
+    # A fused optimizer computes the same.
+    comparable["optim"] = str(comparable.get("optim")).removesuffix("_fused")
+    return comparable
+
+
+def _changed(names: tuple[str, ...], before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return the names of settings that a checkpoint has and that differ in this run."""
+    return [name for name in names if name in before and before[name] != now.get(name)]
+
+
+def _restored(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of settings that the optimizer's state restores.
+
+    Runs with and without one of them, such as Muon's rate, have different optimizers.
+    """
+    return tuple(
+        name for name in on_resume("kept") if (before.get(name) is None) == (now.get(name) is None)
+    )
+
+
+def _without_effect(before: dict[str, Any], now: dict[str, Any], is_finished: bool) -> set[str]:
+    """Return the names of settings whose change makes no other run of this one."""
+    unused = set()
+    metric = before.get("metric_for_best_model") or ""
+    if not metric:
+        unused.add("metric_for_best_model")
+    compares_scores = bool(metric) and not is_finished  # later figures with the best so far
+    if not (compares_scores and now["held_out_texts"]):
+        unused.add("held_out_texts")
+    if not (compares_scores and metric.endswith(("loss", "pool_accuracy"))):
+        unused.add("eval_pool_size")
+    schedules = {before.get("lr_scheduler_type"), now["lr_scheduler_type"]}
+    if not schedules & {*FOLLOW_SCORES}:  # others compute each rate anew
+        unused.add("lr_scheduler_type")
+    return unused
