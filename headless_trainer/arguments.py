@@ -207,9 +207,14 @@ class HeadlessTrainingArguments(TrainingArguments):
 
     The fields of ``TrainingArguments`` repeated below have other defaults.
     ``dataloader_pin_memory`` is False without CUDA, ``bf16`` and ``fp16`` also take "auto", and
-    ``run_name`` defaults to the last two folders of ``output_dir``::
+    ``run_name`` defaults to the last two folders of ``output_dir``.
+
+    Example:
+        ```python
+        from headless_trainer import HeadlessTrainingArguments
 
         args = HeadlessTrainingArguments("runs/gpt2", learning_rate=1e-3, max_steps=10_000)
+        ```
     """
 
     objective: ObjectiveName = HfArg(

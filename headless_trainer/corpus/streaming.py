@@ -54,6 +54,17 @@ class PackedStream(torch.utils.data.IterableDataset):
         max_seq_length, line_by_line, share_rows: as in `tokenize_and_pack`; documents share a row if they are encoded together.
         shuffle_buffer_size: documents shuffled together, at most 64 MB; 0 or 1 keeps the order of the files.
         seed: of the shuffling.
+
+    Example:
+        ```python
+        from datasets import Dataset
+        from headless_trainer import PackedStream, train_tokenizer
+
+        texts = Dataset.from_dict({"text": ["The river is deep.", "The hill is steep."] * 8})
+        tokenizer = train_tokenizer(texts, vocab_size=270)
+        stream = PackedStream(texts.to_iterable_dataset(), tokenizer, max_seq_length=8)
+        assert len(next(iter(stream))["input_ids"]) == 8
+        ```
     """
 
     def __init__(

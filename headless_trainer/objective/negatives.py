@@ -38,6 +38,16 @@ class NegativePool:
             drawn.
         log_expected: ``(U,)`` float32 logarithms of the expected counts, for a pool that stands for
             the whole vocabulary; None for one whose candidates count as they are.
+
+    Example:
+        ```python
+        import torch
+        from headless_trainer import NegativePool
+
+        pool = NegativePool.from_targets(torch.tensor([7, 3, 7]))
+        assert pool.ids.tolist() == [3, 7]
+        assert pool.counts.tolist() == [1, 2]
+        ```
     """
 
     ids: Tensor

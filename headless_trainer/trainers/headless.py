@@ -53,6 +53,20 @@ class HeadlessTrainer(PretrainingTrainer):
 
     Raises:
         ValueError: if the model, its tokenizer and the settings are incompatible.
+
+    Example:
+        ```python
+        from transformers import GPT2Config, GPT2Model
+        from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, attach_lm_head
+
+        model = GPT2Model(GPT2Config(n_embd=16, n_head=2, n_layer=1, vocab_size=100))
+        rows = [{"input_ids": [5, 6, 7, 8]}] * 16
+        args = HeadlessTrainingArguments("runs/headless", max_steps=2, use_cpu=True)
+        trainer = HeadlessTrainer(model, args, train_dataset=rows)
+        trainer.train()
+        trainer.save_model()
+        language_model = attach_lm_head("runs/headless")  # an ordinary GPT-2
+        ```
     """
 
     objective = "headless"

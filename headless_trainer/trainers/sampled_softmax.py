@@ -61,6 +61,20 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
     Raises:
         ValueError: if the model has no vocabulary projection, or the counts are missing or fit
             another vocabulary.
+
+    Example:
+        ```python
+        from datasets import Dataset
+        from transformers import GPT2Config, GPT2LMHeadModel
+        from headless_trainer import HeadlessTrainingArguments, SampledSoftmaxTrainer
+
+        model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_head=2, n_layer=1, vocab_size=100))
+        rows = Dataset.from_list([{"input_ids": [5, 6, 7, 8]}] * 16)
+        args = HeadlessTrainingArguments(
+            "runs/sampled", objective="sampled_softmax", max_steps=2, use_cpu=True
+        )
+        SampledSoftmaxTrainer(model, args, train_dataset=rows).train()
+        ```
     """
 
     objective = "sampled_softmax"

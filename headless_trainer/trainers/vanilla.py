@@ -30,6 +30,19 @@ class VanillaTrainer(PretrainingTrainer):
 
     Raises:
         ValueError: if the model has no vocabulary projection, or the head bias lacks its counts.
+
+    Example:
+        ```python
+        from transformers import GPT2Config, GPT2LMHeadModel
+        from headless_trainer import HeadlessTrainingArguments, VanillaTrainer
+
+        model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_head=2, n_layer=1, vocab_size=100))
+        rows = [{"input_ids": [5, 6, 7, 8]}] * 16
+        args = HeadlessTrainingArguments(
+            "runs/vanilla", objective="vanilla", max_steps=2, use_cpu=True
+        )
+        VanillaTrainer(model, args, train_dataset=rows).train()
+        ```
     """
 
     objective = "vanilla"
