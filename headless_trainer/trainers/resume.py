@@ -23,7 +23,7 @@ from ..models.forward_state import forward_state, restore_forward_state
 from ..models.trunk import without_adapter
 from ..objective.prior import CANDIDATES
 from ..objectives import Objective
-from .same_run import adopt_settings, check_model, check_settings
+from .same_run import adopt_settings, check_model, check_settings, warn_of_other_library
 from .training_rows import check_rows
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ def _check_position(trainer: "PretrainingTrainer", checkpoint: str) -> None:
 
 def restore(trainer: "PretrainingTrainer", checkpoint: str) -> None:
     """Restore what `Trainer` does not: settings, totals, the model's state, and the positions."""
+    warn_of_other_library(checkpoint)
     adopt_settings(checkpoint, trainer)
     load_totals(trainer, checkpoint)
     state = read_facts(checkpoint).get(FORWARD_STATE, {})

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import transformers
 from transformers import PreTrainedConfig
 from transformers.utils import CONFIG_NAME
 
@@ -53,6 +54,22 @@ def check_architecture(checkpoint: str, config: PreTrainedConfig) -> None:
     """Refuse another architecture, also one with the same shapes (another activation)."""
     before = type(config).from_pretrained(checkpoint)
     _check_configuration(checkpoint, described(config), described(before))
+
+
+def warn_of_other_library(checkpoint: str) -> None:
+    """Warn if another version of transformers wrote a checkpoint: it may compute otherwise."""
+    path = Path(checkpoint, CONFIG_NAME)
+    if not path.is_file():  # an adapter has none
+        return
+    version = json.loads(path.read_text(encoding="utf-8")).get("transformers_version")
+    if version not in (None, transformers.__version__):
+        logger.warning(
+            "Checkpoint %s was written with transformers %s but this run has %s: its numbers may "
+            "differ from those of the interrupted run.",
+            checkpoint,
+            version,
+            transformers.__version__,
+        )
 
 
 def described(config: PreTrainedConfig) -> dict[str, Any]:

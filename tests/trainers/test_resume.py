@@ -219,6 +219,17 @@ def test_a_checkpoint_of_an_early_version_is_resumed(tmp_path, early_checkpoint,
     assert load_token_counts(early_checkpoint)[1]["process_seconds"] == 1.0
 
 
+def test_a_resume_under_another_version_of_transformers_is_told(tmp_path, caplog):
+    trainer_for(tmp_path / "a", "mlm", Tokenizer(), data=rows(), **SAVING).train()
+    checkpoint = tmp_path / "a" / "checkpoint-1"
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps(config | {"transformers_version": "5.19.0"}))
+    change_facts(checkpoint)
+    again = trainer_for(tmp_path / "b", "mlm", Tokenizer(), data=rows(), **SAVING)
+    again.train(str(checkpoint))
+    assert "written with transformers 5.19.0" in caplog.text
+
+
 def test_another_number_of_rows_than_an_early_version_had_is_refused(tmp_path, early_checkpoint):
     again = trainer_for(tmp_path / "again", "mlm", Tokenizer(), data=rows(count=25), **SAVING)
     with pytest.raises(ValueError, match=r"training rows \(24; .*25\).*--ignore_data_skip"):
