@@ -1,6 +1,7 @@
-"""Test whether one model is better than another: two-sided tests (p < 0.05), with Holm's correction for several.
+"""Test whether one model is better than another: two-sided, p < 0.05, with Holm's correction.
 
-The daggers of the paper's table 4 (arXiv 2309.08351) are one-tailed tests of the better score, which mark 10 % of equal models.
+The daggers of the paper's table 4 (arXiv 2309.08351) are one-tailed tests of the better score,
+which mark 10 % of equal models.
 """
 
 import math
@@ -10,45 +11,61 @@ import numpy as np
 from scipy import stats
 
 LEVEL = 0.95
-ROUNDING = 1e-12  # differences this small relative to the values are rounding: 0.1 + 0.2 is not better than 0.3
+# Differences this small relative to the values are rounding: 0.1 + 0.2 is not better than 0.3.
+ROUNDING = 1e-12
 
 
 def mean_test(first: Sequence[float], second: Sequence[float], *, paired: bool) -> float:
-    """Return the p-value of a test whether the means of two models' scores, ``(N,)`` and ``(M,)``, differ.
+    """Return the p-value of a test whether the means of two models' scores differ.
 
-    Scores are ``paired`` if the i-th of both belong together (the same document). Otherwise they are independent (seeds), and
-    Welch's test allows different spreads. Scores that differ without any spread have no t: their p-value comes from the exact
-    permutation test (two seeds against two: 2 of 6 orders are as far apart, so 1/3). So do paired scores of 0 and 1, where
-    it is McNemar's exact test. Raises ValueError for fewer than two scores, or one that is not finite.
+    Scores are ``paired`` if the i-th of both belong together (the same document). Otherwise they
+    are independent (seeds), and Welch's test allows different spreads.
+
+    Scores that differ without any spread have no t: their p-value comes from the exact permutation
+    test (two seeds against two: 2 of 6 orders are as far apart, so 1/3). So do paired scores of 0
+    and 1, where it is McNemar's exact test.
+
+    Args:
+        first: scores of one model, ``(N,)``.
+        second: scores of the other model, ``(M,)``, or ``(N,)`` if paired.
+        paired: whether the i-th scores belong together.
+
+    Raises:
+        ValueError: there are fewer than two scores, or one is not finite.
     """
-    first, second = _scores(first), _scores(second)
-    scale = max(np.abs(first).max(), np.abs(second).max())
-    spread = np.ptp(first - second) if paired else max(np.ptp(first), np.ptp(second))
-    if (
-        spread <= ROUNDING * scale
-    ):  # of all orders of the scores, this one and its mirror image are the farthest apart
-        orders = 2 ** len(first) if paired else math.comb(len(first) + len(second), len(first))
-        return 1.0 if abs(first.mean() - second.mean()) <= ROUNDING * scale else 2 / orders
-    if paired and (discordant := _mcnemar(first, second)):
-        return float(discordant.pvalue)
-    test = (
-        stats.ttest_rel(first, second)
-        if paired
-        else stats.ttest_ind(first, second, equal_var=False)
-    )
-    return float(test.pvalue)
+    first_scores = _scores(first)
+    second_scores = _scores(second)
+    negligible = ROUNDING * max(np.abs(first_scores).max(), np.abs(second_scores).max())
+    if paired:
+        spread = np.ptp(first_scores - second_scores)
+    else:
+        spread = max(np.ptp(first_scores), np.ptp(second_scores))
+    if spread <= negligible:
+        if abs(first_scores.mean() - second_scores.mean()) <= negligible:
+            return 1.0
+        # Of all orders of the scores, this one and its mirror image are the farthest apart.
+        if paired:
+            return 2 / 2 ** len(first_scores)
+        return 2 / math.comb(len(first_scores) + len(second_scores), len(first_scores))
+    if paired:
+        discordant = _mcnemar(first_scores, second_scores)
+        if discordant is not None:
+            return float(discordant.pvalue)
+        return float(stats.ttest_rel(first_scores, second_scores).pvalue)
+    return float(stats.ttest_ind(first_scores, second_scores, equal_var=False).pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust the p-values of several tests, so that the level bounds the chance of a false alarm in all of them together.
+    """Adjust the p-values of several tests for the chance of a false alarm in any of them.
 
     Source: Holm, A simple sequentially rejective multiple test procedure, 1979.
     """
-    order, adjusted = np.argsort(p_values, kind="stable"), np.empty(len(p_values))
+    order = np.argsort(p_values, kind="stable")
+    # The smallest of n p-values is multiplied by n, the next by n - 1, and so on.
     factors = np.arange(len(p_values), 0, -1)
-    adjusted[order] = np.maximum.accumulate(
-        np.minimum(1.0, factors * np.asarray(p_values, dtype=float)[order])
-    )
+    multiplied = np.minimum(1.0, factors * np.asarray(p_values, dtype=float)[order])
+    adjusted = np.empty(len(p_values))
+    adjusted[order] = np.maximum.accumulate(multiplied)
     return adjusted.tolist()
 
 
@@ -58,36 +75,53 @@ def is_significant(p_value: float) -> bool:
 
 def dagger(p_value: float, adjusted: float) -> str:
     """Return the mark of a significant test, doubled if it also holds after Holm's correction."""
-    return "†" * (is_significant(p_value) + is_significant(max(p_value, adjusted)))
+    if not is_significant(p_value):
+        return ""
+    return "††" if is_significant(adjusted) else "†"
 
 
 def show_p(p_value: float, adjusted: float) -> str:
     """Return a p-value, and the corrected one in brackets if it differs."""
-    return f"{p_value:.2g}" + ("" if adjusted == p_value else f" ({adjusted:.2g})")
+    if adjusted == p_value:
+        return f"{p_value:.2g}"
+    return f"{p_value:.2g} ({adjusted:.2g})"
 
 
 def mean_difference(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean difference of paired scores, ``(N,)`` each, and the bounds of its interval by the test of `mean_test`."""
+    """Return the mean difference of paired scores, ``(N,)`` each, and the bounds of its interval.
+
+    The interval is that of the test of `mean_test`.
+    """
     differences = _scores(first) - _scores(second)
     middle = float(differences.mean())
-    if discordant := _mcnemar(np.asarray(first), np.asarray(second)):
-        return middle, *(
-            discordant.n / len(differences) * (2 * np.array(discordant.proportion_ci(LEVEL)) - 1)
-        ).tolist()
-    half = float(stats.sem(differences) * stats.t.ppf((1 + LEVEL) / 2, len(differences) - 1))
+    discordant = _mcnemar(np.asarray(first), np.asarray(second))
+    if discordant is not None:
+        share_of_first = np.array(
+            discordant.proportion_ci(LEVEL)
+        )  # (2,): its lower and upper bound
+        bounds = discordant.n / len(differences) * (2 * share_of_first - 1)
+        return middle, float(bounds[0]), float(bounds[1])
+    quantile = stats.t.ppf((1 + LEVEL) / 2, len(differences) - 1)
+    half = float(stats.sem(differences) * quantile)
     return middle, middle - half, middle + half
 
 
 def _mcnemar(first: np.ndarray, second: np.ndarray):
-    """Return the binomial test of the paired scores that differ; None if none differs, or if they are not all 0 or 1."""
-    differ, binary = int((first != second).sum()), np.isin([first, second], (0, 1)).all()
-    return stats.binomtest(int((first > second).sum()), differ) if differ and binary else None
+    """Return the binomial test of the paired scores that differ.
+
+    It is None if none differs, or if the scores are not all 0 or 1.
+    """
+    differing = int((first != second).sum())
+    if not differing or not np.isin([first, second], (0, 1)).all():
+        return None
+    return stats.binomtest(int((first > second).sum()), differing)
 
 
 def _scores(values: Sequence[float]) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or len(array) < 2 or not np.isfinite(array).all():
         raise ValueError(
-            f"a test needs two or more finite scores, got {values!r:.200}: score more seeds or documents."
+            f"a test needs two or more finite scores, got {values!r:.200}: score more seeds or "
+            "documents."
         )
     return array

@@ -8,11 +8,20 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]], left: int | Non
     """Return a Markdown table, with floats written by ``:g``, or an empty string without rows.
 
     The first ``left`` columns hold text, by default all; the others are aligned to the right.
+
+    Example:
+        >>> print(markdown(["model", "accuracy"], [["vanilla", 0.5]], left=1))
+        | model | accuracy |
+        | --- | ---: |
+        | vanilla | 0.5 |
     """
-    cells = [
-        [f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows
-    ]
+    cells = [[_cell(value) for value in row] for row in rows]
     if not cells:
         return ""
-    line = ["---" if left is None or place < left else "---:" for place in range(len(head))]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, line, *cells))
+    text_columns = len(head) if left is None else left
+    rule = ["---" if column < text_columns else "---:" for column in range(len(head))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *cells))
+
+
+def _cell(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
