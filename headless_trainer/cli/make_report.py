@@ -38,12 +38,12 @@ def main(argv: list[str] | None = None) -> None:
     with errors_in_one_line(ValueError, OSError):
         (args,) = parse_args([ReportArguments], words)
         try:
-            from ..reporting.report import PAGE_NAME, write_report
+            from ..reporting.report import PAGE_NAME, write_run_report
         except ImportError as error:
             raise OSError(
                 f"{error}. Reports need an extra: pip install 'headless_trainer[eval]'"
             ) from error
-        sentences = write_report(args.runs, args.output_dir)
+        sentences = write_run_report(args.runs, args.output_dir)
     for sentence in sentences:
         print_result(textwrap.fill(sentence, 79, initial_indent="- ", subsequent_indent="  "))
     print_result(f"\n{Path(args.output_dir, PAGE_NAME)}, with its pictures as PNGs beside it")

@@ -1,4 +1,4 @@
-"""Write a report that compares runs: a page with embedded pictures, the pictures as files, and a console summary."""
+"""Write a report that compares runs: a page with its pictures, also as files, and a summary."""
 
 import base64
 import itertools
@@ -15,111 +15,159 @@ from ..measures import MEASURES, Chart, Measure
 from ..presentation import pictures
 from ..presentation.pictures import Panel, Series, in_short
 from ..presentation.significance import dagger, show_p
-from .records import AXES, SECONDS, TOKENS, group_runs
-from .run_comparison import ACCURACY, COMPARED, Configurations, compare, economy, in_words
+from .records import AXES, SECONDS, TOKENS, TrainingRun, group_runs
+from .run_comparison import (
+    ACCURACY,
+    COMPARED,
+    Configurations,
+    Rankings,
+    compare_runs,
+    economy,
+    in_words,
+)
 
 PAGE_NAME = "report.html"
 # Distinguishable with red-green colour blindness.
-COLOURS = ("#1668c7", "#c2570c", "#18794e", "#8e4ec6", "#9a6700", "#c0265f", "#0b7285", "#6b7280")
-PLACES = {  # settings that do not distinguish configurations, such as output paths
-    "seed", "data_seed", "output_dir", "run_name", "resume_from_checkpoint", "report_to", "disable_tqdm", "push_to_hub",
-    "hub_model_id", "project", "model: _name_or_path", "model: transformers_version", "data: preprocessing_num_workers",
+COLOURS = (
+    "#1668c7",
+    "#c2570c",
+    "#18794e",
+    "#8e4ec6",
+    "#9a6700",
+    "#c0265f",
+    "#0b7285",
+    "#6b7280",
+)
+# Settings that do not distinguish configurations, such as output paths.
+NOT_SHOWN = (
+    "seed",
+    "data_seed",
+    "output_dir",
+    "run_name",
+    "resume_from_checkpoint",
+    "report_to",
+    "disable_tqdm",
+    "push_to_hub",
+    "hub_model_id",
+    "project",
+    "model: _name_or_path",
+    "model: transformers_version",
+    "data: preprocessing_num_workers",
     "data: overwrite_cache",
-}  # fmt: skip
+)
+# Divisor and unit of the charts' axes.
 AXIS_UNITS = {TOKENS: (1e6, "millions"), SECONDS: (60, "minutes")}
+MISSING = "–"
 
 
-def write_report(runs: Sequence[str], output_dir: str | Path) -> list[str]:
-    """Compare runs given as in `records.group_runs`, write ``report.html`` and its pictures, and return the summary."""
-    configurations, folder = group_runs(runs), Path(output_dir)
+def write_run_report(runs: Sequence[str], output_dir: str | Path) -> list[str]:
+    """Compare runs, write ``report.html`` and its pictures, and return the summary's sentences.
+
+    ``runs`` are items as in `records.group_runs`.
+    """
+    configurations = group_runs(runs)
+    folder = Path(output_dir)
     check_writable(output_dir)
-    ranked, sentences = compare(configurations)
-    tables = [_held_out_table(axis, *ranked[axis]) for axis in ranked]
-    sections = [
-        {"title": "Held-out rows", "tables": tables}
-        | _picture(folder / "held_out.png", configurations, ranked),
-        {"title": "Training", "tables": [_runs_table(configurations)]}
-        | _picture(folder / "training.png", configurations, [TOKENS]),
-    ]
-    if differing := _settings_rows(configurations):
+    ranked, sentences = compare_runs(configurations)
+    held_out = {
+        "title": "Held-out rows",
+        "tables": [_held_out_table(axis, *ranked[axis]) for axis in ranked],
+    }
+    held_out |= _picture(folder / "held_out.png", configurations, ranked, columns=2)
+    training = {"title": "Training", "tables": [_runs_table(configurations)]}
+    training |= _picture(folder / "training.png", configurations, [TOKENS], columns=3)
+    sections = [held_out, training]
+    differing = _settings_rows(configurations)
+    if differing:
         table = {"head": ["setting", *configurations], "rows": differing}
         sections.append({"title": "What differs between the runs", "tables": [table]})
     source = Path(__file__).with_name("report_page.html").read_text(encoding="utf-8")
     template = jinja2.Template(source, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    total = sum(map(len, configurations.values()))
     page = template.render(
-        runs=total, configurations=len(configurations), summary=sentences, sections=sections
+        runs=sum(len(seeds) for seeds in configurations.values()),
+        configurations=len(configurations),
+        summary=sentences,
+        sections=sections,
     )
     write_whole(folder / PAGE_NAME, f"{page}\n".encode())
     return sentences
 
 
-def _held_out_table(axis: str, position: float, ranked: dict[str, pandas.DataFrame]) -> dict:
-    order = ranked[ACCURACY].index
-    wide = 3 if ranked[ACCURACY]["p"].notna().any() else 2  # with p, or without
-    head, rows = ["configuration"], {name: [name] for name in order}
-    for measure in (each for each in COMPARED if each.name in ranked):
-        head += [measure.chart.slug, "ratio" if measure.chart.log else "difference", "p"][:wide]
+# Tables --------------------------------------------------------------------------------------
+
+
+def _held_out_table(axis: str, position: float, rankings: Rankings) -> dict:
+    """Return the table of held-out figures at a position: a row for each configuration.
+
+    Each measure has a column for its mean, one for the distance from the best, and one for p if any
+    configuration has several seeds.
+    """
+    order = rankings[ACCURACY].index
+    has_p = rankings[ACCURACY]["p"].notna().any()
+    columns_of_a_measure = 3 if has_p else 2
+    head = ["configuration"]
+    rows: dict[str, list[str]] = {name: [name] for name in order}
+    for measure in COMPARED:
+        if measure.name not in rankings:
+            continue
+        assert measure.chart is not None  # else it would not be compared
+        distance = "ratio" if measure.chart.log else "difference"
+        head += [measure.chart.slug, distance, "p"][:columns_of_a_measure]
         for name in order:
-            rows[name] += _cells(measure, ranked[measure.name].loc[name])[:wide]
-    rows = [[*rows[name], str(int(ranked[ACCURACY]["seeds"][name]))] for name in order]
+            cells = _held_out_cells(measure, rankings[measure.name].loc[name])
+            rows[name] += cells[:columns_of_a_measure]
+    for name in order:
+        rows[name].append(str(int(rankings[ACCURACY]["seeds"][name])))
     return {
         "head": [*head, "seeds"],
-        "rows": rows,
+        "rows": [rows[name] for name in order],
         "caption": f"At equal {AXES[axis]}: {in_words(position, axis)}",
     }
 
 
-def _cells(measure: Measure, row: pandas.Series) -> list[str]:
+def _held_out_cells(measure: Measure, row: pandas.Series) -> list[str]:
     """Format mean and spread over seeds, distance from the best, and its p."""
     if not row["seeds"]:
-        return ["–", "", ""]
-    if measure.chart.log:  # the spread of a geometric mean is a factor
-        shown, spread = (
-            in_short(measure.chart.scale(row["mean"])),
-            f" ×/÷ {measure.chart.scale(row['spread']):.3f}",
-        )
-        behind = f"× {measure.chart.scale(row['behind']):.2f}"
+        return [MISSING, "", ""]
+    chart = measure.chart
+    assert chart is not None
+    if chart.log:  # the spread of a geometric mean is a factor
+        mean = in_short(chart.scale(row["mean"]))
+        spread = f" ×/÷ {chart.scale(row['spread']):.3f}"
+        behind = f"× {chart.scale(row['behind']):.2f}"
     else:
-        shown, spread = measure.form(row["mean"]), f" ± {measure.form(row['spread'])}"
-        behind = ("−" if measure.better == "higher" else "+") + measure.form(row["behind"]).replace(
-            "%", " points"
-        )
-    shown += spread if row["seeds"] > 1 else ""
+        mean = measure.form(row["mean"])
+        spread = f" ± {measure.form(row['spread'])}"
+        sign = "−" if measure.better == "higher" else "+"
+        behind = sign + measure.form(row["behind"]).replace("%", " points")
+    if row["seeds"] > 1:
+        mean += spread
     if not row["behind"]:
-        return [Markup("<b>{}</b>").format(shown), "best", ""]
-    p, adjusted = row["p"], row["adjusted"]
-    return [
-        shown,
-        behind,
-        "one seed" if math.isnan(p) else show_p(p, adjusted) + dagger(p, adjusted),
-    ]
+        return [Markup("<b>{}</b>").format(mean), "best", ""]
+    p = row["p"]
+    adjusted = row["adjusted"]
+    if math.isnan(p):
+        return [mean, behind, "one seed"]
+    return [mean, behind, show_p(p, adjusted) + dagger(p, adjusted)]
 
 
 def _runs_table(configurations: Configurations) -> dict:
+    """Return the table of what each configuration was trained with and took."""
     rows = []
     for name, runs in configurations.items():
-        first, found = min(runs, key=lambda run: run.end["step"] / run.max_steps), economy(runs)
-        objective, trainer = (
-            str(first.settings.get("objective", "–")),
-            first.settings.get("trainer"),
-        )
-        if trainer not in (None, f"{objective.title().replace('_', '')}Trainer"):  # a user's own
-            objective += f", {trainer}"
-        step, most = first.end["step"], first.max_steps
+        least_finished = min(runs, key=lambda run: run.end["step"] / run.max_steps)
+        means = economy(runs)
         cells = [
             name,
-            objective,
+            _objective(least_finished),
             str(len(runs)),
-            f"{step:,}" + (f" of {most:,}" if step < most else ""),
+            _steps(least_finished),
+            *(in_words(means[axis], axis) for axis in AXES),
+            in_short(means["hours"]),
+            f"{means['pace']:,.0f}",
+            f"{means['memory'] / 1024:.2f}",
         ]
-        cells += [in_words(found[axis], axis) for axis in AXES]
-        cells += [
-            in_short(found["hours"]),
-            f"{found['pace']:,.0f}",
-            f"{found['memory'] / 1024:.2f}",
-        ]
-        rows.append(["–" if cell == "nan" else cell for cell in cells])
+        rows.append([MISSING if cell == "nan" else cell for cell in cells])
     head = [
         "configuration",
         "objective",
@@ -129,55 +177,116 @@ def _runs_table(configurations: Configurations) -> dict:
         "training time",
         "process-hours",
         "tokens/s",
+        "peak memory (GiB)",
     ]
-    return {"head": [*head, "peak memory (GiB)"], "rows": rows}
+    return {"head": head, "rows": rows}
+
+
+def _objective(run: TrainingRun) -> str:
+    """Return the objective of a run, with its trainer if that is the user's own."""
+    objective = str(run.settings.get("objective", MISSING))
+    trainer = run.settings.get("trainer")
+    if trainer in (None, f"{objective.title().replace('_', '')}Trainer"):
+        return objective
+    return f"{objective}, {trainer}"
+
+
+def _steps(run: TrainingRun) -> str:
+    """Return the steps of a run, and how many it should have if it is not finished."""
+    step = run.end["step"]
+    if step < run.max_steps:
+        return f"{step:,} of {run.max_steps:,}"
+    return f"{step:,}"
 
 
 def _settings_rows(configurations: Configurations) -> list[list[str]]:
     """Return the settings that differ, also within a configuration."""
-    frames = (
+    frames = [
         pandas.DataFrame([run.settings for run in runs], dtype=object)
         for runs in configurations.values()
-    )
-    table = pandas.concat(frames, keys=configurations).drop(columns=PLACES, errors="ignore")
-    table = table.where(table.notna(), "–").astype(str)
-    table = table.loc[:, table.nunique() > 1]
-    return [
-        [setting, *(" / ".join(own.unique()) for _, own in values.groupby(level=0, sort=False))]
-        for setting, values in table.items()
     ]
-
-
-def _picture(path: Path, configurations: Configurations, axes: Iterable[str]) -> dict:
-    """Draw the charts of held-out or training figures beside the page, and return its section about them."""
-    is_held_out = path.stem == "held_out"
-    charts = dict.fromkeys(
-        each.chart for each in MEASURES if each.chart and each.is_held_out == is_held_out
+    table = pandas.concat(frames, keys=configurations).drop(
+        columns=list(NOT_SHOWN), errors="ignore"
     )
-    panels = {
-        (chart, axis): _panel(chart, axis, configurations) for chart in charts for axis in axes
-    }
-    panels = {key: panel for key, panel in panels.items() if panel.series}
+    table = table.where(table.notna(), MISSING).astype(str)
+    rows = []
+    for setting, values in table.loc[:, table.nunique() > 1].items():
+        by_configuration = values.groupby(level=0, sort=False)
+        cells = [" / ".join(own_values.unique()) for _, own_values in by_configuration]
+        rows.append([setting, *cells])
+    return rows
+
+
+# Pictures ------------------------------------------------------------------------------------
+
+
+def _picture(
+    path: Path, configurations: Configurations, axes: Iterable[str], *, columns: int
+) -> dict:
+    """Draw charts into a file, and return what the page's section has of them.
+
+    ``held_out.png`` shows the held-out figures, any other file those of training. The section has
+    the picture in base64 and the ``notes`` under it; it is empty if no run logged a figure.
+    """
+    shows_held_out = path.stem == "held_out"
+    charts = [
+        measure.chart
+        for measure in MEASURES
+        if measure.chart and measure.is_held_out == shows_held_out
+    ]
+    panels = []
+    notes = []
+    for chart in dict.fromkeys(charts):
+        for axis in axes:
+            panel = _panel(chart, axis, configurations)
+            if panel.series:
+                panels.append(panel)
+                notes.append(chart.explained)
     if not panels:
         return {}
-    look = {"size": (4.6, 3.1), "columns": 2 if is_held_out else 3, "legend": "below"}
-    png = pictures.to_png(pictures.draw_panels([*panels.values()], **look))
+    figure = pictures.draw_panels(panels, size=(4.6, 3.1), columns=columns, legend="below")
+    png = pictures.to_png(figure)
     write_whole(path, png)
-    notes = dict.fromkeys(chart.explained for chart, _ in panels if chart.explained)
-    return {"png": base64.b64encode(png).decode(), "notes": [*notes]}
+    return {
+        "png": base64.b64encode(png).decode(),
+        "notes": [note for note in dict.fromkeys(notes) if note],
+    }
 
 
 def _panel(chart: Chart, axis: str, configurations: Configurations) -> Panel:
-    series, (divisor, unit) = [], AXIS_UNITS[axis]
-    for measure in (each for each in MEASURES if each.chart == chart):
-        for colour, (name, runs) in zip(
-            itertools.cycle(COLOURS), configurations.items(), strict=False
-        ):
-            for points in filter(len, (run.curve(measure.name, axis) for run in runs)):
+    """Return the panel of a chart against tokens or seconds: a curve for each run and measure."""
+    divisor, unit = AXIS_UNITS[axis]
+    series = []
+    for measure in MEASURES:
+        if measure.chart != chart:
+            continue
+        colours = itertools.cycle(COLOURS)
+        for name, runs in configurations.items():
+            colour = next(colours)
+            for run in runs:
+                points = run.curve(measure.name, axis)
+                if points.empty:
+                    continue
                 values = points[measure.name].map(chart.scale)
-                look = {"color": colour, "linewidth": 1.3, "label": name}
-                series.append(Series(points[axis] / divisor, values, measure.line, **look))
-    top = 1.05 * max((max(each.y) for each in series), default=1.0)
-    look = {"yscale": "log"} if chart.log else {"ylim": (0, top)} if chart.steady else {}
-    look |= {"xlabel": f"{AXES[axis]} ({unit})", "xlim": (0, None)}
-    return Panel(series, title=chart.title, ylabel=chart.unit, **look)
+                curve = Series(
+                    points[axis] / divisor,
+                    values,
+                    measure.line,
+                    color=colour,
+                    linewidth=1.3,
+                    label=name,
+                )
+                series.append(curve)
+    limits: dict = {"xlim": (0, None)}
+    if chart.log:
+        limits["yscale"] = "log"
+    elif chart.steady:
+        highest = max((max(curve.y) for curve in series), default=1.0)
+        limits["ylim"] = (0, 1.05 * highest)
+    return Panel(
+        series,
+        title=chart.title,
+        xlabel=f"{AXES[axis]} ({unit})",
+        ylabel=chart.unit,
+        **limits,
+    )

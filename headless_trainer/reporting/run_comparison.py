@@ -1,191 +1,238 @@
-"""Compare runs at equal tokens and equal time, in speed and memory, and summarize the result in a few sentences."""
+"""Compare runs at equal tokens and equal time, in speed and memory, and sum up in sentences."""
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas
 
 from ..measures import EVALUATION, PERPLEXITY_CHART
 from ..presentation.pictures import in_short
 from ..presentation.significance import holm, is_significant, mean_test
-from .records import AXES, SECONDS, TOKENS, Run
+from .records import AXES, SECONDS, TOKENS, TrainingRun
 
-Configurations = dict[
-    str, list[Run]
-]  # runs that differ only in their seed, by the name of their configuration
-ACCURACY, CROSS_ENTROPY = "eval_accuracy", "eval_cross_entropy"
+# Runs that differ only in their seed, by the name of their configuration.
+Configurations = dict[str, list[TrainingRun]]
+# A table of `rank` by the name of each held-out figure.
+Rankings = dict[str, pandas.DataFrame]
+ACCURACY = "eval_accuracy"
+CROSS_ENTROPY = "eval_cross_entropy"
 # Held-out figures that rank runs, in the order of the tables' columns. The first orders the rows.
-COMPARED = [each for each in EVALUATION if each.chart and each.better]
+COMPARED = [measure for measure in EVALUATION if measure.chart and measure.better]
+# Settings in which runs must agree to be compared, with what they are in a message.
+COMPARABLE_BY = {
+    "tasks": "task",
+    "vocabularies": "model: vocab_size",
+    "tokenizers": "tokenizer",
+    "held-out texts or masks": "held_out_texts",
+    "lengths of rows": "data: max_seq_length",
+}
 # Held-out rows of two runs count as equal if they have about as many predicted tokens.
 SAME_ROWS = 0.1
 
 
-def rank(values: dict[str, Sequence[float]], higher_is_better: bool) -> pandas.DataFrame:
+def rank(values: Mapping[str, Sequence[float]], higher_is_better: bool) -> pandas.DataFrame:
     """Rank configurations by their means over seeds: a row for each, the best first.
 
-    The columns are ``seeds``, ``mean``, ``spread`` (standard deviation), ``behind`` (distance from the best mean), its ``p``,
-    and ``adjusted`` by Holm's correction over all pairs, since any could have been the best; nan means unknown.
+    The columns are ``seeds``, ``mean``, ``spread`` (standard deviation), ``behind`` (distance from
+    the best mean), its ``p``, and ``adjusted`` by Holm's correction over all pairs, since any could
+    have been the best; nan means unknown.
     """
-    table = pandas.DataFrame(
-        {name: pandas.Series(own, dtype=float) for name, own in values.items()}
+    by_seed = pandas.DataFrame(
+        {name: pandas.Series(scores, dtype=float) for name, scores in values.items()}
     )
-    table = pandas.DataFrame({"seeds": table.count(), "mean": table.mean(), "spread": table.std()})
+    table = pandas.DataFrame(
+        {"seeds": by_seed.count(), "mean": by_seed.mean(), "spread": by_seed.std()}
+    )
     table = table.sort_values("mean", ascending=not higher_is_better, kind="stable")
     table["behind"] = (table["mean"] - table["mean"].iloc[0]).abs()
-    tests = {
-        pair: mean_test(*(values[name] for name in pair), paired=False)
-        for pair in itertools.combinations(table.index, 2)
-        if min(len(values[name]) for name in pair) > 1
+    p_values = {
+        (better, worse): mean_test(values[better], values[worse], paired=False)
+        for better, worse in itertools.combinations(table.index, 2)
+        if len(values[better]) > 1 and len(values[worse]) > 1
     }
-    adjusted = dict(zip(tests, holm([*tests.values()]), strict=True))
-    for column, found in (("p", tests), ("adjusted", adjusted)):
-        table[column] = [found.get((table.index[0], name), math.nan) for name in table.index]
+    adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    best = table.index[0]
+    table["p"] = [p_values.get((best, name), math.nan) for name in table.index]
+    table["adjusted"] = [adjusted.get((best, name), math.nan) for name in table.index]
     return table
 
 
-def held_out(
-    configurations: Configurations, axis: str
-) -> tuple[float, dict[str, pandas.DataFrame]]:
-    """Return the most tokens or seconds that every run was evaluated at, and `rank` there by each of `COMPARED`, by name."""
+def held_out(configurations: Configurations, axis: str) -> tuple[float, Rankings]:
+    """Rank configurations by each of `COMPARED` at an equal position.
+
+    The position is the most tokens or seconds (``axis``) at which every run was evaluated.
+    """
     ends = [
         run.curve(ACCURACY, axis)[axis].max() for runs in configurations.values() for run in runs
     ]
-    position, ranked = min((end for end in ends if end > 0), default=0.0), {}
+    position = min((end for end in ends if end > 0), default=0.0)
+    rankings = {}
     for measure in COMPARED:
         values: dict[str, list[float]] = {}
         for name, runs in configurations.items():
-            found = [run.value_at(measure.name, axis, position) for run in runs]
-            values[name] = [value for value in found if value is not None]
+            at_position = [run.value_at(measure.name, axis, position) for run in runs]
+            values[name] = [value for value in at_position if value is not None]
         if any(values.values()):
-            ranked[measure.name] = rank(values, measure.better == "higher")
-    return position, ranked
+            rankings[measure.name] = rank(values, measure.better == "higher")
+    return position, rankings
 
 
 def first_reaching(points: Iterable[tuple[float, float]], wanted: float) -> float | None:
-    """Return where a falling curve first reaches a value, interpolated linearly; None if it never does."""
+    """Return where a falling curve first reaches a value, interpolated linearly.
+
+    It is None if the curve never does. ``points`` are pairs of position and value.
+    """
     points = list(points)
-    for (start, above), (position, value) in itertools.pairwise([*points[:1], *points]):
+    if points and points[0][1] <= wanted:
+        return points[0][0]
+    for (before, above), (position, value) in itertools.pairwise(points):
         if value <= wanted:
-            return (
-                position
-                if above <= wanted
-                else start + (above - wanted) / (above - value) * (position - start)
-            )
+            share = (above - wanted) / (above - value)
+            return before + share * (position - before)
     return None
 
 
 def not_comparable(configurations: Configurations) -> str | None:
-    """Return the reason why the held-out figures of these runs must not be compared, or None."""
-    every = [run for runs in configurations.values() for run in runs]
-    same = {"tasks": "task", "vocabularies": "model: vocab_size", "tokenizers": "tokenizer"}
-    same |= {"held-out texts or masks": "held_out_texts", "lengths of rows": "data: max_seq_length"}
-    for what, setting in same.items():
-        values = {run.settings.get(setting) for run in every} - {None}
+    """Return the reason why the runs' held-out figures must not be compared, or None."""
+    all_runs = [run for runs in configurations.values() for run in runs]
+    for what, setting in COMPARABLE_BY.items():
+        values = {run.settings.get(setting) for run in all_runs} - {None}
         if len(values) > 1:
             return f"The runs have different {what} ({', '.join(sorted(map(str, values)))})"
-    counted = [run.curve("eval_predicted_tokens", "step")["eval_predicted_tokens"] for run in every]
-    counts = [int(each.iloc[-1]) for each in counted if len(each)]
+    counts = []
+    for run in all_runs:
+        predicted = run.curve("eval_predicted_tokens", "step")["eval_predicted_tokens"]
+        if len(predicted):
+            counts.append(int(predicted.iloc[-1]))
     if counts and max(counts) > (1 + SAME_ROWS) * min(counts):
-        return f"The runs were evaluated on different rows ({min(counts):,} to {max(counts):,} predicted tokens)"
+        return (
+            f"The runs were evaluated on different rows ({min(counts):,} to {max(counts):,} "
+            "predicted tokens)"
+        )
     return None
 
 
-def economy(runs: Sequence[Run]) -> dict[str, float]:
-    """Return means over seeds: tokens, seconds, ``hours`` of all processes, ``pace`` (tokens / s), peak ``memory`` (MiB)."""
+def economy(runs: Sequence[TrainingRun]) -> dict[str, float]:
+    """Return what a configuration took, as means over seeds.
+
+    The figures are tokens and seconds (`AXES`), ``hours`` of all processes, ``pace`` (tokens / s),
+    and the largest peak of ``memory`` (MiB).
+    """
     ends = pandas.DataFrame([run.end for run in runs], dtype=float)
-    memory = [run.curve("peak_memory_mib", "step")["peak_memory_mib"].max() for run in runs]
-    means = ends.assign(
-        hours=ends["process_seconds"] / 3600, pace=ends[TOKENS] / ends[SECONDS]
-    ).mean()
-    return means.to_dict() | {"memory": pandas.Series(memory).max()}
+    ends["hours"] = ends["process_seconds"] / 3600
+    ends["pace"] = ends[TOKENS] / ends[SECONDS]
+    peaks = [run.curve("peak_memory_mib", "step")["peak_memory_mib"].max() for run in runs]
+    return ends.mean().to_dict() | {"memory": pandas.Series(peaks).max()}
 
 
-def compare(configurations: Configurations) -> tuple[dict[str, tuple[float, dict]], list[str]]:
-    """Return `held_out` by axis, empty if nothing can be compared, and a list of sentences about the runs."""
-    found = {
+def compare_runs(
+    configurations: Configurations,
+) -> tuple[dict[str, tuple[float, Rankings]], list[str]]:
+    """Return `held_out` by axis, empty if nothing can be compared, and sentences about the runs."""
+    evaluated = {
         name: runs
         for name, runs in configurations.items()
         if any(ACCURACY in run.logged for run in runs)
     }
-    if not found:
+    if not evaluated:
         return {}, [
-            "No run was evaluated over the whole vocabulary, so nothing here shows which one predicts best."
+            "No run was evaluated over the whole vocabulary, so nothing here shows which one "
+            "predicts best."
         ]
-    if reason := not_comparable(configurations):
+    reason = not_comparable(configurations)
+    if reason:
         return {}, [f"{reason}, so their held-out figures say nothing about which one is better."]
-    ranked = {axis: held_out(found, axis) for axis in AXES}
-    if len(found) < 2:
-        return ranked, [_quality(TOKENS, *ranked[TOKENS])]
-    sentences = [_quality(axis, *ranked[axis]) for axis in AXES] + _reached(found)
-    if min(map(len, found.values())) < 2:
+    ranked = {axis: held_out(evaluated, axis) for axis in AXES}
+    if len(evaluated) < 2:
+        return ranked, [_held_out_sentence(TOKENS, *ranked[TOKENS])]
+    sentences = [_held_out_sentence(axis, *ranked[axis]) for axis in AXES]
+    sentences += _sentences_of_what_the_best_needs(evaluated)
+    if any(len(runs) < 2 for runs in evaluated.values()):
         sentences.append(
-            "A configuration with one seed does not rule out chance, so nothing about it is significant."
+            "A configuration with one seed does not rule out chance, so nothing about it is "
+            "significant."
         )
     return ranked, sentences
 
 
-def _quality(axis: str, position: float, ranked: dict[str, pandas.DataFrame]) -> str:
-    rows, parts = ranked[ACCURACY].dropna(subset="mean"), []
-    entropies = ranked[CROSS_ENTROPY]["mean"].dropna() if CROSS_ENTROPY in ranked else ()
+def _held_out_sentence(axis: str, position: float, rankings: Rankings) -> str:
+    """Say how accurate each configuration is at a position, the best first."""
+    rows = rankings[ACCURACY].dropna(subset="mean")
+    entropies = {}
+    if CROSS_ENTROPY in rankings:
+        entropies = rankings[CROSS_ENTROPY]["mean"].dropna().to_dict()
+    parts = []
     for row in rows.itertuples():
-        parts.append(f"{row.mean:.1%} by {row.Index}")
+        part = f"{row.mean:.1%} by {row.Index}"
         if row.Index in entropies:
-            parts[-1] += f" (perplexity {in_short(PERPLEXITY_CHART.scale(entropies[row.Index]))})"
-    where = f"At equal {AXES[axis]} ({in_words(position, axis)})"
-    if len(rows) < 2:  # the others may have been evaluated only later
+            perplexity = PERPLEXITY_CHART.scale(entropies[row.Index])
+            part += f" (perplexity {in_short(perplexity)})"
+        parts.append(part)
+    if len(rows) > 1:
+        where = f"At equal {AXES[axis]} ({in_words(position, axis)})"
+    else:  # the others may have been evaluated only later
         where = f"After {in_words(position, axis)} {'tokens' if axis == TOKENS else 'of training'}"
-    text = f"{where}, held-out accuracy: {_listed(parts)}."
-    if len(rows) > 1 and (p := rows["adjusted"].iloc[1]) >= 0:
-        text += f" The lead over the second is {'' if is_significant(p) else 'not '}significant (p = {p:.2g})."
-    return text
+    sentence = f"{where}, held-out accuracy: {_listed(parts)}."
+    if len(rows) > 1:
+        p = rows["adjusted"].iloc[1]
+        if not math.isnan(p):
+            verdict = "significant" if is_significant(p) else "not significant"
+            sentence += f" The lead over the second is {verdict} (p = {p:.2g})."
+    return sentence
 
 
-def _reached(configurations: Configurations) -> list[str]:
-    """Say what the configuration with the lowest final perplexity needs to reach the others' final ones."""
-    curves = {
-        name: curve
-        for name, runs in configurations.items()
-        if (curve := _mean_curve(runs))[TOKENS].max() > 0
-    }
-    if len(curves) < 2:
+def _sentences_of_what_the_best_needs(configurations: Configurations) -> list[str]:
+    """Say what the configuration with the lowest final perplexity needs for the others' final one.
+
+    There is one sentence, or none if fewer than two configurations have a curve.
+    """
+    mean_curves = {}
+    for name, runs in configurations.items():
+        curve = _mean_curve(runs)
+        if curve[TOKENS].max() > 0:
+            mean_curves[name] = curve
+    if len(mean_curves) < 2:
         return []
-    best, parts = min(curves, key=lambda name: curves[name][CROSS_ENTROPY].iloc[-1]), []
-    leading = curves.pop(best)
-    for name, curve in curves.items():
-        end, shares = curve.iloc[-1], []
+    best = min(mean_curves, key=lambda name: mean_curves[name][CROSS_ENTROPY].iloc[-1])
+    leading = mean_curves.pop(best)
+    parts = []
+    for name, curve in mean_curves.items():
+        end = curve.iloc[-1]
+        shares = []
         for axis in AXES:
             points = zip(leading[axis], leading[CROSS_ENTROPY], strict=True)
             shares.append(first_reaching(points, end[CROSS_ENTROPY]) / end[axis])
+        of_tokens, of_time = shares
         parts.append(
-            f"{shares[0]:.0%} of the tokens and {shares[1]:.0%} of the training time of {name}"
+            f"{of_tokens:.0%} of the tokens and {of_time:.0%} of the training time of {name}"
         )
     return [f"To reach the others' final perplexity, {best} needs {_listed(parts)}."]
 
 
-def _mean_curve(runs: Sequence[Run]) -> pandas.DataFrame:
+def _mean_curve(runs: Sequence[TrainingRun]) -> pandas.DataFrame:
     """Return means over seeds at the steps at which all were evaluated."""
-    columns = [
-        "step",
-        *AXES,
-        CROSS_ENTROPY,
-    ]  # a resumed run, or a call of evaluate, may evaluate a step twice
-    points = pandas.concat(
-        [run.logged.reindex(columns=columns).dropna().drop_duplicates("step") for run in runs]
-    )
-    steps = points.groupby("step")
-    return steps.mean()[steps.size() == len(runs)]
+    columns = ["step", *AXES, CROSS_ENTROPY]
+    # A resumed run, or a call of evaluate, may evaluate a step twice.
+    evaluations = [
+        run.logged.reindex(columns=columns).dropna().drop_duplicates("step") for run in runs
+    ]
+    by_step = pandas.concat(evaluations).groupby("step")
+    return by_step.mean()[by_step.size() == len(runs)]
 
 
 def _listed(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    if len(parts) == 1:
+        return parts[0]
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def in_words(value: float, axis: str) -> str:
     """Format tokens (950, 40,200, 2.05 M) or seconds (45 s, 12 min, 3.5 h) with three digits."""
     if axis == TOKENS:
         return in_short(value)
-    for least, divisor, unit in ((6000, 3600, "h"), (100, 60, "min")):
-        if value >= least:
-            return f"{in_short(value / divisor)} {unit}"
+    if value >= 6000:
+        return f"{in_short(value / 3600)} h"
+    if value >= 100:
+        return f"{in_short(value / 60)} min"
     return f"{in_short(value)} s"

@@ -24,8 +24,8 @@ from headless_trainer.checkpoints.token_counts import save_token_counts
 from headless_trainer.cli.make_report import main
 from headless_trainer.presentation import pictures
 from headless_trainer.presentation.significance import holm
-from headless_trainer.reporting.records import group_runs, read_run
-from headless_trainer.reporting.report import COLOURS, write_report
+from headless_trainer.reporting.records import group_runs, read_training_run
+from headless_trainer.reporting.report import COLOURS, write_run_report
 from headless_trainer.reporting.run_comparison import first_reaching, rank
 
 STEPS = (10, 20, 30, 40)
@@ -144,7 +144,7 @@ def test_the_summary_says_who_is_best(tmp_path, two, capsys):
         and max(map(len, shown.splitlines()[:8])) < 80
     )
     assert "report.html, with its pictures as PNGs beside it" in shown
-    assert write_report([str(path) for path in two], tmp_path / "again") == sentences
+    assert write_run_report([str(path) for path in two], tmp_path / "again") == sentences
 
 
 def test_a_summary_is_printed_on_a_console_that_knows_ascii_alone(tmp_path):
@@ -188,7 +188,7 @@ def test_process_hours_count_every_process(tmp_path):
     save_token_counts(
         run, COUNTS, {"tokens_seen": 4000, "train_seconds": 4000.0, "process_seconds": 9000.0}
     )
-    assert read_run(run).end["process_seconds"] == 9000.0
+    assert read_training_run(run).end["process_seconds"] == 9000.0
     assert ["2.5"] == [
         row[6] for row in rows_of(report(tmp_path, run)) if row[:2] == ["run", "headless"]
     ]
@@ -476,7 +476,7 @@ def test_an_interrupted_run_is_read_from_its_last_checkpoint(tmp_path):
         (run / name).rename(inside / name)
     state = json.loads((inside / "trainer_state.json").read_text()) | {"max_steps": 100}
     (inside / "trainer_state.json").write_text(json.dumps(state))
-    found = read_run(run)
+    found = read_training_run(run)
     assert (found.end["step"], found.max_steps, found.settings["objective"]) == (
         40,
         100,
@@ -491,7 +491,7 @@ def test_an_interrupted_run_is_read_from_its_last_checkpoint(tmp_path):
     make_run(tmp_path / "further", (0.1, 0.4, 0.5, 0.6), steps=(10, 40, 50, 60)).rename(
         run / "checkpoint-60"
     )
-    found = read_run(run)
+    found = read_training_run(run)
     assert (found.end["step"], found.value_at("eval_accuracy", "tokens_seen", 6000)) == (60, 0.6)
 
 
@@ -502,7 +502,7 @@ def test_the_end_of_a_run_is_read_from_what_it_wrote_last(tmp_path):
         "max_steps": 50,
     }
     (run / "trainer_state.json").write_text(json.dumps(state))
-    assert read_run(run).end == {
+    assert read_training_run(run).end == {
         "step": 50,
         "tokens_seen": 4000,
         "train_seconds": 4.0,
@@ -513,7 +513,7 @@ def test_the_end_of_a_run_is_read_from_what_it_wrote_last(tmp_path):
     )
     evaluation = {"eval_loss": 5.0, "eval_accuracy": 0.5, "epoch": 1.0, "step": 50}
     (run / "eval_results.json").write_text(json.dumps(evaluation))
-    found = read_run(run)
+    found = read_training_run(run)
     assert found.value_at("eval_accuracy", "tokens_seen", 5200) == 0.5
     assert found.value_at("eval_accuracy", "train_seconds", 4.75) == pytest.approx(0.45)
     assert found.value_at("eval_accuracy", "tokens_seen", 5201) is None
@@ -538,7 +538,7 @@ def test_an_evaluation_belongs_to_the_step_it_was_made_at(tmp_path):
     (run / "eval_results.json").write_text(
         json.dumps(results)
     )  # of a run that ended there; this one was not evaluated
-    found = read_run(run).curve("eval_accuracy", "tokens_seen").to_numpy().tolist()
+    found = read_training_run(run).curve("eval_accuracy", "tokens_seen").to_numpy().tolist()
     assert found[1:] == [[2000.0, 0.2], [2500.0, 0.25], [3000.0, 0.3]]
 
 
@@ -549,7 +549,7 @@ def test_the_best_model_s_evaluation_is_not_that_of_the_last_step(tmp_path):
     (run / "eval_results.json").write_text(
         json.dumps({"eval_loss": 5.0, "eval_accuracy": 0.3, "step": 40})
     )
-    assert read_run(run).curve("eval_accuracy", "tokens_seen").to_numpy().tolist()[-1] == [
+    assert read_training_run(run).curve("eval_accuracy", "tokens_seen").to_numpy().tolist()[-1] == [
         3000.0,
         0.2,
     ]
