@@ -1,4 +1,4 @@
-"""Show the classes of a task with their counts, and refuse or warn of those that would make a score meaningless."""
+"""Show the classes of a task with their counts, and refuse or tell what would spoil a score."""
 
 import logging
 import unicodedata
@@ -13,34 +13,39 @@ from .tasks import Task
 logger = logging.getLogger(__name__)
 
 CLASSES_SHOWN = 20  # the most that a message lists
-# What data sets and tools write where a row has no label. SNLI has "-", and -1 where its labels are numbers.
+# What data sets and tools write where a row has no label. SNLI has "-", and -1 where its labels are
+# numbers.
 NO_LABEL_MARKS = ("-", "-1", "?", "nan", "<na>", "na", "n/a", "null", "none")
 
 
 def check_class_names(names: Sequence[str], where: str) -> None:
-    """Refuse classes that differ only in what no reader sees; ``where`` names the rows in the error.
+    """Refuse classes that differ only in what no reader sees.
 
-    They are spaces (``bad`` and ``bad ``) and forms of Unicode (an accent as one character or as two). Each would be a class
-    of its own, and a prediction of the other counted as wrong.
+    That is spaces (``bad`` and ``bad ``) and forms of Unicode (an accent as one character or as
+    two). Each would be a class of its own, and a prediction of the other counted as wrong. Raises
+    ValueError with both names; ``where`` names the rows.
     """
     seen: dict[str, str] = {}
     for name in names:
         visible = " ".join(unicodedata.normalize("NFC", name).split())
         if visible in seen:
             raise ValueError(
-                f"labels of {where} have the classes {seen[visible]!r} and {name!r}, which look alike: write them the same way "
-                "in every file."
+                f"labels of {where} have the classes {seen[visible]!r} and {name!r}, which look "
+                "alike: write them the same way in every file."
             )
         seen[visible] = name
 
 
 def warn_of_missing_labels(counts: Mapping[str, int], where: str) -> None:
-    """Warn of classes whose names usually mean that a row has no label; ``counts`` are the rows of each class."""
+    """Warn of classes whose names usually mean that a row has no label.
+
+    ``counts`` are the rows of each class, and ``where`` names them.
+    """
     for name, count in counts.items():
         if name.lower() in NO_LABEL_MARKS and not _has_an_opposite(name, counts):
             logger.warning(
-                "%d rows of %s have the label %r, which counts as a class. If it marks rows without a label, empty those "
-                "cells or leave the rows out.",
+                "%d rows of %s have the label %r, which counts as a class. If it marks rows "
+                "without a label, empty those cells or leave the rows out.",
                 count,
                 where,
                 name,
@@ -48,15 +53,18 @@ def warn_of_missing_labels(counts: Mapping[str, int], where: str) -> None:
 
 
 def _has_an_opposite(name: str, names: Collection[str]) -> bool:
-    """Return whether a name is one of two signs: "-" beside "+", and -1 as the only other class of 1."""
+    """Return whether a name is one of two signs: "-" beside "+", and -1 beside 1 alone."""
     return (name == "-" and "+" in names) or (name == "-1" and set(names) == {"-1", "1"})
 
 
 def count_classes(task: Task, labels: Iterable) -> Counter[str]:
-    """Count the rows of each class by its name; with several labels a row counts for each, and may count for none."""
+    """Count the rows of each class by its name.
+
+    With several labels, a row counts for each of them. ``labels`` are those of `task_rows`.
+    """
     names = task.label_names or ()
     if task.problem is MULTI_LABEL:
-        return Counter(names[number] for row in labels for number in row)
+        return Counter(names[number] for row_labels in labels for number in row_labels)
     return Counter(names[number] for number in labels)
 
 
@@ -70,9 +78,19 @@ def show_classes(
 ) -> None:
     """Log the rows of each class in training and evaluation, before a model is trained on them.
 
-    ``max_train_samples`` and ``max_eval_samples`` are what cut the rows, for advice. Raises ValueError if all rows of a set
-    have the same label: every model would be right about all of them, or about none. Warns of classes that no model can
-    learn, or whose errors nobody would see, because a set has no row of them.
+    Warns of classes that no model can learn, or whose errors nobody would see, because a set has no
+    row of them.
+
+    Args:
+        task: the task, with the names of its classes.
+        train: the rows to train on, with a column ``label``.
+        evaluation_sets: the sets of rows to score, by name.
+        max_train_samples: what has cut the rows to train on, for advice.
+        max_eval_samples: what has cut each evaluation set, for advice.
+
+    Raises:
+        ValueError: all rows of a set have the same label. Every model would be right about all of
+            them, or about none.
     """
     _refuse_a_single_label(task, "train", train, "max_train_samples", max_train_samples)
     for name, rows in evaluation_sets.items():
@@ -109,8 +127,8 @@ def _refuse_a_single_label(
             f"{argument} is {most}: raise it, or shuffle the rows if they are sorted by their label"
         )
     raise ValueError(
-        f"all {len(labels):,} rows of {task.name} ({set_name}) have one label, {_shown(task, labels[0])}, so that a score says "
-        f"nothing; {remedy}."
+        f"all {len(labels):,} rows of {task.name} ({set_name}) have one label, "
+        f"{_shown(task, labels[0])}, so that a score says nothing; {remedy}."
     )
 
 

@@ -28,20 +28,34 @@ from .problems import LOSSES, problem_of
 class ClassificationTrainer(Trainer):
     """`Trainer` for single labels, multiple choice, multiple labels per row, and regression.
 
-    The labels determine the problem (`problems.problem_of`): ``(N,)`` int64 are classes or candidates, ``(N, C)`` floats of 0
-    and 1 multiple labels, and ``(N,)`` floats numbers.
+    The labels determine the problem (`problems.problem_of`): ``(N,)`` int64 are classes or
+    candidates, ``(N, C)`` floats of 0 and 1 multiple labels, and ``(N,)`` floats numbers.
 
-    The trainer computes the loss from the logits over the whole optimizer step: it counts classes and rows in all micro-batches
-    on all processes, so any split of a step has the same gradient. (transformers 5.23 wrongly assumes that sequence classifiers
-    scale their loss for accumulation, which multiplies the gradient by the number of micro-batches and of processes.)
+    The trainer computes the loss from the logits over the whole optimizer step: it counts classes
+    and rows in all micro-batches on all processes, so any split of a step has the same gradient.
+    (transformers 5.23 wrongly assumes that sequence classifiers scale their loss for accumulation,
+    which multiplies the gradient by the number of micro-batches and of processes.)
 
     SIGTERM and Ctrl-C end a training run with a checkpoint, unless ``save_strategy`` is "no".
 
     Args:
         model: a ``...ForSequenceClassification``, with one output for candidates and for numbers.
-        loss: ``balanced`` (`losses.balanced_cross_entropy`) or ``cross_entropy``, for classes and candidates. Float labels
-            have a fixed loss: binary cross-entropy, averaged over rows and labels, or the mean squared error.
-        kwargs: passed on to `Trainer`. Datasets have the columns of `classification_rows.encode_rows`.
+        args: `transformers.TrainingArguments`.
+        data_collator: makes batches; by default a `classification_rows.ClassificationCollator`.
+        loss: ``balanced`` (`losses.balanced_cross_entropy`) or ``cross_entropy``, for classes and
+            candidates. Float labels have a fixed loss: binary cross-entropy, averaged over rows and
+            labels, or the mean squared error.
+        kwargs: passed on to `Trainer`. Datasets have the columns of
+            `classification_rows.encode_rows`.
+
+    Example:
+        >>> trainer = ClassificationTrainer(
+        ...     AutoModelForSequenceClassification.from_pretrained("runs/bert", num_labels=3),
+        ...     TrainingArguments("runs/topics"),
+        ...     train_dataset=encode_rows(rows, task, tokenizer, config, max_seq_length=128),
+        ...     processing_class=tokenizer,
+        ... )
+        >>> trainer.train()
     """
 
     # compute_loss returns each micro-batch's part of the step's loss, so nothing is left to divide.
@@ -60,14 +74,13 @@ class ClassificationTrainer(Trainer):
         refuse(args, CLASSIFICATION)
         check_devices(args)
         args.remove_unused_columns = False  # the rows' columns have names of their own
-        self.processing_class = kwargs.get(
-            "processing_class"
-        )  # for call_model_init, which the parent calls first
-        super().__init__(
-            model, args, data_collator or ClassificationCollator(self.processing_class), **kwargs
-        )
+        # For call_model_init, which the parent calls first.
+        self.processing_class = kwargs.get("processing_class")
+        if data_collator is None:
+            data_collator = ClassificationCollator(self.processing_class)
+        super().__init__(model, args, data_collator, **kwargs)
         check_precision(args, self.model)
-        self._made_trainable(self.model)
+        self._make_trainable(self.model)
         self.loss = loss
         self.model_accepts_loss_kwargs = False  # or the parent would count the step's rows too
         self._counts: Tensor | None = None
@@ -88,16 +101,16 @@ class ClassificationTrainer(Trainer):
             return result
 
     def call_model_init(self, trial=None):
-        return self._made_trainable(super().call_model_init(trial))
+        model = super().call_model_init(trial)
+        self._make_trainable(model)
+        return model
 
-    def _made_trainable(self, model):
-        freeze_scaled_layer(
-            model
-        )  # a ModernBERT's classifier keeps the dense layer of its language model
+    def _make_trainable(self, model) -> None:
+        # A ModernBERT's classifier keeps the dense layer of its language model.
+        freeze_scaled_layer(model)
         # Decoders' pairs have the padding token between two texts.
         if may_be_token(model.get_input_embeddings().padding_idx, self.processing_class):
             free_padding_row(model, self.processing_class, self.args.seed)
-        return model
 
     def _get_dataloader(self, *args, **kwargs) -> DataLoader:
         return with_following_workers(super()._get_dataloader(*args, **kwargs))
@@ -107,25 +120,26 @@ class ClassificationTrainer(Trainer):
         return SimilarLengthSampler(self, np.array(dataset["length"]))
 
     def _get_eval_sampler(self, eval_dataset):
-        lengths = np.array(eval_dataset["length"])
-        # compute_metrics may join predictions with other columns of the dataset, row by row. Else the longest come first.
-        return (
-            np.argsort(-lengths, kind="stable")
-            if self.compute_metrics is None
-            else np.arange(len(lengths))
-        )
+        lengths = np.array(eval_dataset["length"])  # (N,)
+        if self.compute_metrics is not None:
+            # It may join predictions with other columns of the dataset, row by row.
+            return np.arange(len(lengths))
+        return np.argsort(-lengths, kind="stable")  # the longest first
 
     def predict(self, test_dataset, *args, **kwargs):
         """Predict as `Trainer` does, and return the predictions in the order of the dataset."""
-        found = super().predict(test_dataset, *args, **kwargs)
+        output = super().predict(test_dataset, *args, **kwargs)
         order = np.argsort(self._get_eval_sampler(test_dataset))
-        both = {name: getattr(found, name) for name in ("predictions", "label_ids")}
-        return found._replace(
-            **{name: each if each is None else each[order] for name, each in both.items()}
+        return output._replace(
+            predictions=_reordered(output.predictions, order),
+            label_ids=_reordered(output.label_ids, order),
         )
 
     def get_batch_samples(self, epoch_iterator, num_batches: int, device: torch.device):
-        """Count the rows of each class in all micro-batches of the coming optimizer step, on all processes."""
+        """Count the rows of each class in the coming optimizer step.
+
+        They are those of all its micro-batches, on all processes.
+        """
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         self._counts = self._count(batches).to(self.args.device)
         if self.args.world_size > 1:
@@ -134,44 +148,48 @@ class ClassificationTrainer(Trainer):
 
     def _count(self, batches: list[dict[str, Tensor]]) -> Tensor:
         """Return the ``(C,)`` rows of each class, or the ``(1,)`` number of float labels."""
-        labels = torch.cat([batch["labels"] for batch in batches])
+        labels = torch.cat([batch["labels"] for batch in batches])  # (N,) or (N, C)
         outputs = self.accelerator.unwrap_model(self.model).config.num_labels
         if labels.is_floating_point():
-            if labels.dim() == 1 < outputs:
+            if labels.dim() == 1 and outputs > 1:
                 raise ValueError(
-                    f"labels are numbers but the model has {outputs} outputs: make classes integers."
+                    f"labels are numbers but the model has {outputs} outputs: make classes "
+                    "integers."
                 )
             return torch.tensor([labels.numel()])
-        classes = (
-            outputs if outputs > 1 else len(batches[0]["input_ids"]) // len(batches[0]["labels"])
-        )
+        if outputs > 1:
+            classes = outputs
+        else:  # candidates, one output each, which follow each other in the batch
+            classes = len(batches[0]["input_ids"]) // len(batches[0]["labels"])
         if labels.min() < 0 or labels.max() >= classes:
             raise ValueError(
-                f"labels must be in [0, {classes}) for {classes} classes, got {labels.min()} to {labels.max()}: "
-                "the model needs as many outputs as the task has classes."
+                f"labels must be in [0, {classes}) for {classes} classes, got {labels.min()} to "
+                f"{labels.max()}: the model needs as many outputs as the task has classes."
             )
         return torch.bincount(labels, minlength=classes)
 
     def compute_loss(self, model, inputs, return_outputs: bool = False, num_items_in_batch=None):
-        """Return the micro-batch's part of its optimizer step's loss in training, the mean over its rows in evaluation.
+        """Return the micro-batch's part of its optimizer step's loss in training.
 
-        The unit is nats (for numbers, the squared unit of the label). The ``(N, C)`` logits are those of classes, of candidates
-        (one output each) or, with C = 1, the number.
+        In evaluation it is the mean over the micro-batch's rows. The unit is nats (for numbers, the
+        squared unit of the label). The ``(N, C)`` logits are those of classes, of candidates (one
+        output each) or, with C = 1, the number.
         """
-        labels = inputs["labels"]
-        logits = model(**{name: value for name, value in inputs.items() if name != "labels"}).logits
-        scores = logits.float().reshape(len(labels), -1)
+        labels = inputs["labels"]  # (N,), or (N, C) for multiple labels
+        model_inputs = {name: value for name, value in inputs.items() if name != "labels"}
+        logits = model(**model_inputs).logits  # (N, C), or (N * C, 1) for candidates
+        scores = logits.float().reshape(len(labels), -1)  # (N, C)
+        problem = problem_of(labels)
         if not model.training:  # every row weighs the same: class frequencies are those of a step
-            loss = problem_of(labels).loss_sum(scores, labels) / labels.numel()
+            loss = problem.loss_sum(scores, labels) / labels.numel()
             return (loss, {"logits": scores}) if return_outputs else loss
         counts = self._count([inputs]) if self._counts is None else self._counts
         if self.loss == "balanced" and not labels.is_floating_point():
             loss = balanced_cross_entropy(scores, labels, counts)
         else:
-            loss = problem_of(labels).loss_sum(scores, labels) / counts.sum()
-        loss = (
-            loss * self.args.world_size
-        )  # parts of a sum, but processes will average their gradients
+            loss = problem.loss_sum(scores, labels) / counts.sum()
+        # The parts of all processes add up to the step's loss, but gradients will be averaged.
+        loss = loss * self.args.world_size
         return (loss, {"logits": scores}) if return_outputs else loss
 
     def training_step(self, model, inputs, num_items_in_batch=None):
@@ -204,3 +222,7 @@ class ClassificationTrainer(Trainer):
             super().save_model(str(aside), _internal_call=True)
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub("Model save", revision=self.args.hub_revision)
+
+
+def _reordered(values: np.ndarray | None, order: np.ndarray) -> np.ndarray | None:
+    return None if values is None else values[order]

@@ -1,10 +1,12 @@
 """Write scores of the command `glue` into cards, and the cards of the models that it fine-tunes.
 
-In metadata, results share a data name if their task, type, configuration and split are equal. So data that are not on the Hub
-use their name as configuration, and the name of the figure carries all other differences.
+In metadata, results share a data name if their task, type, configuration and split are equal. So
+data that are not on the Hub use their name as configuration, and the name of the figure carries all
+other differences.
 """
 
 import statistics
+from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import EvalResult
@@ -16,118 +18,213 @@ from ..cards.file import add_results, never_raises, six_digits
 from ..cards.model_card import write_card
 from ..presentation.tables import markdown
 from .classification_rows import separator_of
+from .grid import Grid, Run
 from .problems import LOSS_TITLES, REGRESSION
 from .results import BENCHMARK_NAMES, OWN_TASK, TASK_NAMES, best_sets, metric_title, read_runs
-from .tasks import HUB_DATASETS, TASKS
+from .tasks import HUB_DATASETS, TASKS, Task
 
 SHOWN_SETTINGS = (
-    "batch_size", "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "num_train_epochs", "max_steps",
-    "max_seq_length", "max_train_samples", "train_split", "validation_split", "seed",
-)  # fmt: skip
+    "batch_size",
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "weight_decay",
+    "num_train_epochs",
+    "max_steps",
+    "max_seq_length",
+    "max_train_samples",
+    "train_split",
+    "validation_split",
+    "seed",
+)
 MOST_SHOWN = 5  # classes that a card's Python snippet prints
 
 
+@dataclass(frozen=True)
+class ScoredData:
+    """The data of a result, as metadata name them: see `huggingface_hub.EvalResult`."""
+
+    name: str
+    type: str
+    config: str
+    split: str | None
+
+
 def glue_results(runs: list[dict]) -> list[EvalResult]:
-    """Return a model's mean scores of the best epochs over seeds, except those of parts of a set."""
+    """Return a model's mean scores over seeds, at the best epochs; those of parts of a set go."""
     values: dict[tuple, list[float]] = {}
-    for run in (run for run in runs if not run["settings"].get("max_eval_samples")):
-        for name, scored in best_sets(run).items():
+    run_of_task = {}
+    for run in runs:
+        run_of_task[run["task"]] = run
+        if run["settings"].get("max_eval_samples"):
+            continue
+        for set_name, scored in best_sets(run).items():
             # A regression trains on the squared error, regardless of the grid's loss.
             loss = run["loss"] if "calibration_error" in scored else None
-            values.setdefault((run["task"], loss, name), []).append(
-                scored["metrics"][run["metric"]]
-            )
-    described = {run["task"]: run for run in runs}
+            score = scored["metrics"][run["metric"]]
+            values.setdefault((run["task"], loss, set_name), []).append(score)
     return [
-        _glue_result(described[task], loss, name, numbers)
-        for (task, loss, name), numbers in values.items()
+        _glue_result(run_of_task[task], loss, set_name, scores)
+        for (task, loss, set_name), scores in values.items()
     ]
 
 
 def _glue_result(
-    run: dict, loss: str | None, evaluation_set: str, values: list[float]
+    run: dict, loss: str | None, evaluation_set: str, scores: list[float]
 ) -> EvalResult:
-    task, settings, benchmark = run["task"], run["settings"], run["benchmark"]
-    how = {"seeds": len(values)}
-    if len(values) > 1:
-        how["standard_deviation"] = six_digits(statistics.stdev(values))
+    """Return the mean score of a task's runs on one evaluation set, as metadata of a card."""
+    how = {"seeds": len(scores)}
+    if len(scores) > 1:
+        how["standard_deviation"] = six_digits(statistics.stdev(scores))
     how["epoch"] = f"best of {len(run['epochs'])}"
-    figure, split = metric_title(run["metric"]), settings.get("validation_split")
-    if benchmark == OWN_TASK:
-        hub_name = settings.get("dataset_name")
-        name = hub_name or Path(settings["validation_file"]).name
-        kind, config = hub_name or "local", settings.get("dataset_config_name") or name
-        split = split or "validation" if hub_name else None
-        figure = figure if task == OWN_TASK else f"{task}, {figure}"
-    else:
-        kind, config = HUB_DATASETS[benchmark], evaluation_set if benchmark == "xnli" else task
-        name = f"{BENCHMARK_NAMES[benchmark]} {TASK_NAMES.get(task, config)}"
-        figure += f", fine-tuned on {run['train_language']}" if benchmark == "xnli" else ""
-        split = split or "+".join(TASKS[task].evaluation_splits)
-    if most := settings.get(
-        "max_train_samples"
-    ):  # in the name, so that a trial does not replace full scores
-        figure += f", {most:,} training rows"
+    data = _scored_data(run, evaluation_set)
     return EvalResult(
-        task_type="text-classification", task_name="fine-tuned", dataset_type=kind, dataset_config=config, dataset_name=name,
-        dataset_split=split, metric_type=run["metric"], metric_args=how, metric_value=six_digits(statistics.fmean(values)),
-        metric_name=figure + (f", {LOSS_TITLES[loss].lower()}" if loss else ""),
-    )  # fmt: skip
+        task_type="text-classification",
+        task_name="fine-tuned",
+        dataset_type=data.type,
+        dataset_config=data.config,
+        dataset_name=data.name,
+        dataset_split=data.split,
+        metric_type=run["metric"],
+        metric_args=how,
+        metric_value=six_digits(statistics.fmean(scores)),
+        metric_name=_figure_name(run, loss),
+    )
+
+
+def _figure_name(run: dict, loss: str | None) -> str:
+    """Return the name of a figure, with all that distinguishes it from others on the same data."""
+    name = metric_title(run["metric"])
+    if run["benchmark"] == OWN_TASK and run["task"] != OWN_TASK:
+        name = f"{run['task']}, {name}"
+    if run["benchmark"] == "xnli":
+        name += f", fine-tuned on {run['train_language']}"
+    training_rows = run["settings"].get("max_train_samples")
+    if training_rows:  # so that a trial does not replace full scores
+        name += f", {training_rows:,} training rows"
+    if loss:
+        name += f", {LOSS_TITLES[loss].lower()}"
+    return name
+
+
+def _scored_data(run: dict, evaluation_set: str) -> ScoredData:
+    task = run["task"]
+    benchmark = run["benchmark"]
+    split = run["settings"].get("validation_split")
+    if benchmark != OWN_TASK:
+        config = evaluation_set if benchmark == "xnli" else task
+        return ScoredData(
+            name=f"{BENCHMARK_NAMES[benchmark]} {TASK_NAMES.get(task, config)}",
+            type=HUB_DATASETS[benchmark],
+            config=config,
+            split=split or "+".join(TASKS[task].evaluation_splits),
+        )
+    hub_name = run["settings"].get("dataset_name")
+    if hub_name:
+        config = run["settings"].get("dataset_config_name") or hub_name
+        return ScoredData(hub_name, hub_name, config, split or "validation")
+    file_name = Path(run["settings"]["validation_file"]).name
+    config = run["settings"].get("dataset_config_name") or file_name
+    return ScoredData(file_name, "local", config, None)
 
 
 @never_raises()
-def add_grid_results(grid) -> None:
-    """Add the scores of a finished grid to the cards of its models that are local folders with a card."""
+def add_grid_results(grid: Grid) -> None:
+    """Add the scores of a finished grid to the cards of its models.
+
+    Models that are not local folders with a card are left alone.
+    """
     finished = read_runs(grid.training.output_dir)
-    for model in {run.model.source: run.model for run in grid.runs}.values():
+    models = {run.model.source: run.model for run in grid.runs}
+    for model in models.values():
         runs = [run for run in finished if run["model"] == model.name and run["loss"] == grid.loss]
         add_results(model.source, glue_results(runs))
 
 
 @never_raises()
 def write_classifier_card(
-    folder: Path, called: str, run, model: PreTrainedModel, result: dict
+    folder: Path, called: str, run: Run, model: PreTrainedModel, result: dict
 ) -> None:
-    """Write the card of a fine-tuned model, under its name on the Hub or that of its folder. Never raises."""
-    task, settings = run.task, result["settings"] | {"seed": run.seed}
-    if task.benchmark == OWN_TASK:
-        hub_name, config = settings["dataset_name"], settings["dataset_config_name"]
-        file_name = Path(settings["train_file"] or "").name
-        name = (hub_name or file_name) if task.name == OWN_TASK else task.name
-    else:
-        hub_name, config = HUB_DATASETS[task.benchmark], task.train_language or task.name
-        name = f"XNLI, {config}" if task.benchmark == "xnli" else TASK_NAMES[task.name]
-    texts = (
-        card_facts.linked(hub_name, "datasets/") if hub_name else f"the local file `{file_name}`"
-    )
-    texts += (f", configuration `{config}`" if config else "") + (
-        ", from local files" if settings["data_dir"] else ""
-    )
-    title, is_pair = (
-        f"{card_facts.model_name(run.model.source)} fine-tuned on {name}",
-        len(task.columns) > 1,
-    )
-    usage = {"is_pair": is_pair, "separator": separator_of(run.model.tokenizer) if is_pair else ""}
-    usage |= {"shown": min(task.num_labels, MOST_SHOWN)}
-    rows = [
-        (setting, settings[setting])
-        for setting in SHOWN_SETTINGS
-        if settings.get(setting) not in (None, -1)
+    """Write the card of a fine-tuned model. Never raises.
+
+    ``called`` is what users call the model: its name on the Hub or that of its folder.
+    """
+    task = run.task
+    settings = result["settings"] | {"seed": run.seed}
+    hub_name = _hub_dataset(task, settings)
+    task_name = _task_name(task, settings)
+    title = f"{card_facts.model_name(run.model.source)} fine-tuned on {task_name}"
+    shown_settings = [
+        (name, settings[name]) for name in SHOWN_SETTINGS if settings.get(name) not in (None, -1)
     ]
-    loss = LOSS_TITLES["squared_error" if task.problem is REGRESSION else result["loss"]]
-    training = {
-        "data": {"Texts": texts},
-        "loss": loss,
-        "settings": markdown(("setting", "value"), rows),
+    loss = "squared_error" if task.problem is REGRESSION else result["loss"]
+    is_pair = len(task.columns) > 1
+    tokenizer = run.model.tokenizer
+    usage = {
+        "is_pair": is_pair,
+        "separator": separator_of(tokenizer) if is_pair else "",
+        "shown": min(task.num_labels, MOST_SHOWN),
     }
-    facts = {"title": title, "task": name, "form": task.form, "training": training}
-    facts["usage"] = card_facts.usage_facts(called, model, run.model.tokenizer) | usage
-    facts["environment"] = {
-        "Time": card_facts.duration(result["train_seconds"])
-    } | card_facts.software()
-    model_args = ModelArguments(
-        model_name_or_path=run.model.source, tokenizer_name=settings["tokenizer_name"]
+    facts = {
+        "title": title,
+        "task": task_name,
+        "form": task.form,
+        "training": {
+            "data": {"Texts": _texts(task, settings)},
+            "loss": LOSS_TITLES[loss],
+            "settings": markdown(("setting", "value"), shown_settings),
+        },
+        "usage": card_facts.usage_facts(called, model, tokenizer) | usage,
+        "environment": {
+            "Time": card_facts.duration(result["train_seconds"]),
+            **card_facts.software(),
+        },
+    }
+    write_card(
+        folder,
+        called,
+        "classifier",
+        model,
+        tokenizer,
+        causal=False,
+        model_args=ModelArguments(
+            model_name_or_path=run.model.source, tokenizer_name=settings["tokenizer_name"]
+        ),
+        dataset=hub_name,
+        results=glue_results([result]),
+        facts=facts,
+        model_name=title,
     )
-    options = {"causal": False, "model_args": model_args, "dataset": hub_name, "model_name": title}
-    options |= {"results": glue_results([result]), "facts": facts}
-    write_card(folder, called, "classifier", model, run.model.tokenizer, **options)
+
+
+def _hub_dataset(task: Task, settings: dict) -> str | None:
+    if task.benchmark == OWN_TASK:
+        return settings["dataset_name"]
+    return HUB_DATASETS[task.benchmark]
+
+
+def _task_name(task: Task, settings: dict) -> str:
+    if task.benchmark == "xnli":
+        return f"XNLI, {task.train_language or task.name}"
+    if task.benchmark != OWN_TASK:
+        return TASK_NAMES[task.name]
+    if task.name != OWN_TASK:
+        return task.name
+    return settings["dataset_name"] or Path(settings["train_file"] or "").name
+
+
+def _texts(task: Task, settings: dict) -> str:
+    """Say where the texts of a task are from, in Markdown."""
+    hub_name = _hub_dataset(task, settings)
+    if hub_name:
+        texts = card_facts.linked(hub_name, "datasets/")
+    else:
+        texts = f"the local file `{Path(settings['train_file'] or '').name}`"
+    config = settings["dataset_config_name"]
+    if task.benchmark != OWN_TASK:
+        config = task.train_language or task.name
+    if config:
+        texts += f", configuration `{config}`"
+    if settings["data_dir"]:
+        texts += ", from local files"
+    return texts

@@ -1,7 +1,8 @@
-"""Check the grid of `headless-trainer glue`, models, tasks and seeds, before any training starts."""
+"""Check the grid of `headless-trainer glue` (models, tasks, seeds) before any training starts."""
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from .results import (
     BEST,
     OWN_TASK,
     SEED,
-    check_settings,
+    check_grid_settings,
     run_path,
     warn_of_unrecorded_tokenizers,
 )
@@ -57,10 +58,24 @@ class Run:
     def __str__(self) -> str:
         return f"{self.task.name}, {self.model.name}, seed {self.seed}"
 
+    @property
+    def saved_model(self) -> Path:
+        """The folder of the model of this run's best epoch so far."""
+        return self.path.with_suffix(".best")
+
+    @property
+    def kept_model(self) -> Path:
+        """The folder of the best model of all seeds."""
+        return self.path.with_name(BEST)
+
 
 @dataclass
 class Grid:
-    """All runs, the pending ones, and the data of their tasks with its hash; ``loss`` is a name in `problems.LOSSES`."""
+    """All runs, the pending ones, and the data of their tasks with its hash.
+
+    ``loss`` is a name in `problems.LOSSES`. ``data`` has the training rows of each task, and its
+    sets of rows to score by name.
+    """
 
     arguments: GlueArguments
     training: GlueTrainingArguments
@@ -72,7 +87,7 @@ class Grid:
 
 
 @lost_processes_named()
-def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
+def prepare_grid(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     """Check the whole grid, and read the data of its tasks, before any training."""
     arguments.check_grid(training)
     check_devices(training)
@@ -80,16 +95,13 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     check_writable(training.output_dir)
     models = load_models(arguments, tasks)
     if training.push_to_hub:
-        repository_name(training.hub_model_id, training.output_dir)
-        if len(models) * len(tasks) > 1:
-            several = f"the grid has {len(models)} models and {len(tasks)} tasks"
-            raise ValueError(
-                f"push_to_hub is True but {several}: give one of each, or push a model by `hf upload`."
-            )
-    loss = arguments.loss or (tasks[0].problem.losses[0] if arguments.is_own_task else "balanced")
+        _check_push(training, len(models), len(tasks))
+    loss = arguments.loss
+    if loss is None:
+        loss = tasks[0].problem.losses[0] if arguments.is_own_task else "balanced"
+    settings = run_settings(arguments, training)
     identities = {model.name: model.identity for model in models}
-    own = training.output_dir, loss, run_settings(arguments, training), identities
-    check_settings(*own, rows={})
+    check_grid_settings(training.output_dir, loss, settings, identities, rows={})
     warn_of_unrecorded_tokenizers(training.output_dir, loss, identities)
     runs = [
         Run(model, task, seed, run_path(training.output_dir, loss, model.name, task.name, seed))
@@ -98,38 +110,56 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
         for seed in arguments.seeds
     ]
     pending = [run for run in runs if not run.path.is_file()]
-    # A run that was killed before its rename has removed the best model so far, and makes it again.
-    cut = {run.path.parent for run in pending if (run.path.with_suffix(".best") / SEED).is_file()}
-    for run in runs if arguments.keeps_models and (pending or training.push_to_hub) else ():
-        if run not in pending and not (run.path.with_name(BEST).is_dir() or run.path.parent in cut):
-            raise ValueError(
-                f"save_models is True but {run} ended without a model: choose another --output_dir."
-            )
+    if arguments.keeps_models and (pending or training.push_to_hub):
+        _check_kept_models(runs, pending)
     for run in pending:  # other runs of the grid may be another process's
         alone_until_exit(run.path.parent, f".{run.path.stem}.lock")
+    data = {}
     with first_process_first(training):
-        read = (
-            pending or arguments.train_file or arguments.data_dir
-        )  # files may have changed since the grid ended
-        data = {task: load_rows(task, arguments) for task in tasks} if read else {}
+        # Files may have changed since the grid ended.
+        if pending or arguments.train_file or arguments.data_dir:
+            data = {task: load_rows(task, arguments) for task in tasks}
     hashes = {
         task.name: rows_hash(task, train, *sets.values()) for task, (train, sets) in data.items()
     }
-    check_settings(*own, hashes)
+    check_grid_settings(training.output_dir, loss, settings, identities, hashes)
     return Grid(arguments, training, loss, runs, pending, data, hashes)
+
+
+def _check_push(training: GlueTrainingArguments, models: int, tasks: int) -> None:
+    """Refuse a push whose repository has no name, or that would have several models."""
+    repository_name(training.hub_model_id, training.output_dir)
+    if models * tasks > 1:
+        raise ValueError(
+            f"push_to_hub is True but the grid has {models} models and {tasks} tasks: give one of "
+            "each, or push a model by `hf upload`."
+        )
+
+
+def _check_kept_models(runs: Sequence[Run], pending: Sequence[Run]) -> None:
+    """Refuse a grid with finished runs that kept no model, which may have been the best one."""
+    # A run that was killed before its rename has removed the best model so far, and makes it again.
+    cut_short = {run.path.parent for run in pending if (run.saved_model / SEED).is_file()}
+    for run in runs:
+        if run in pending or run.kept_model.is_dir() or run.path.parent in cut_short:
+            continue
+        raise ValueError(
+            f"save_models is True but {run} ended without a model: choose another --output_dir."
+        )
 
 
 def load_rows(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, Dataset]]:
     """Return the training rows of a task, and the sets of rows to score by name.
 
-    Its classes are shown. Rows on which its metric has no value, or that all have the same label, are refused.
+    Its classes are shown. Rows on which its metric has no value, or that all have the same label,
+    are refused.
     """
     train, sets = load_task(task, arguments)
-    for rows in sets.values() if task.benchmark == OWN_TASK else ():
-        check_metric(task, rows["label"][:])
-    logger.info(
-        "%s: %s rows to train on, %s to score", task.name, len(train), sum(map(len, sets.values()))
-    )
+    if task.benchmark == OWN_TASK:
+        for rows in sets.values():
+            check_metric(task, rows["label"][:])
+    number_scored = sum(len(rows) for rows in sets.values())
+    logger.info("%s: %s rows to train on, %s to score", task.name, len(train), number_scored)
     show_classes(
         task,
         train,
@@ -141,35 +171,48 @@ def load_rows(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, 
 
 
 def choose_tasks(arguments: GlueArguments, do_predict: bool) -> list[Task]:
+    """Return the tasks that the arguments name, or the user's own.
+
+    Raises ValueError if an own task names the same rows twice, or a loss that is not for it.
+    """
     if not arguments.is_own_task:
         return select_tasks(arguments.tasks, arguments.languages)
-    parts = ["train", "validation", *["test"][:do_predict]]
-    places = [
-        getattr(arguments, f"{part}_file") or getattr(arguments, f"{part}_split") or part
-        for part in parts
-    ]
-    if len({*map(os.path.realpath, places)}) < len(places):
-        said = ", ".join(map(" ".join, zip(parts, places, strict=True)))
-        raise ValueError(
-            f"the same rows are named twice ({said}): the scores would come from training rows."
-        )
+    _refuse_equal_parts(arguments, do_predict)
     task = own_task(arguments)
-    metric_of(task)
+    metric_of(task)  # refuses one that does not fit the task
     losses = task.problem.losses
-    if arguments.loss not in (None, *losses):
-        kind = f"the task is {task.problem.name}, which is trained with {losses[0]}"
-        raise ValueError(f"loss is {arguments.loss!r} but {kind}: leave --loss out.")
+    if arguments.loss is not None and arguments.loss not in losses:
+        raise ValueError(
+            f"loss is {arguments.loss!r} but the task is {task.problem.name}, which is trained "
+            f"with {losses[0]}: leave --loss out."
+        )
     return [task]
+
+
+def _refuse_equal_parts(arguments: GlueArguments, do_predict: bool) -> None:
+    """Refuse an own task that names one file or split for training, validation or testing."""
+    parts = ["train", "validation"]
+    if do_predict:
+        parts.append("test")
+    source_of_part = {}
+    for part in parts:
+        file = getattr(arguments, f"{part}_file")
+        source_of_part[part] = file or getattr(arguments, f"{part}_split") or part
+    different = {os.path.realpath(source) for source in source_of_part.values()}
+    if len(different) < len(parts):
+        named = ", ".join(f"{part} {source}" for part, source in source_of_part.items())
+        raise ValueError(
+            f"the same rows are named twice ({named}): the scores would come from training rows."
+        )
 
 
 def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
     """Check that every model can be fine-tuned on every task, by loading each once."""
+    sources = arguments.model_name_or_path
     models = []
-    for name, source in zip(
-        model_names(arguments.model_name_or_path), arguments.model_name_or_path, strict=True
-    ):
+    for name, source in zip(model_names(sources), sources, strict=True):
         configs = {
-            task.num_labels: classifiers.load_config(arguments, source, task.num_labels)
+            task.num_labels: classifiers.load_classifier_config(arguments, source, task.num_labels)
             for task in tasks
         }
         tokenizer = load_tokenizer(arguments, source)
@@ -177,23 +220,19 @@ def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
             classifiers.agree_on_tokens(tokenizer, config)
             check_length(config, arguments.max_seq_length)
         tokenizer.model_max_length = arguments.max_seq_length  # also for the saved tokenizer
-        model, new = classifiers.load_classifier(arguments, source, config, tokenizer)
-        parts = (
-            ", ".join(sorted({each.rpartition(".")[0] for each in new}))
-            or "nothing: it has its own classifier"
+        # One number of outputs stands for all: what may be missing is below the classifier.
+        config = next(reversed(configs.values()))
+        model, new_weights = classifiers.load_classifier(arguments, source, config, tokenizer)
+        new_layers = sorted({weight.rpartition(".")[0] for weight in new_weights})
+        logger.info(
+            "%s: %s, new weights in %s",
+            name,
+            type(model).__name__,
+            ", ".join(new_layers) or "nothing: it has its own classifier",
         )
-        logger.info("%s: %s, new weights in %s", name, type(model).__name__, parts)
-        for task in () if new else tasks:
-            own = [str(each).lower() for each in configs[task.num_labels].id2label.values()]
-            if (
-                sorted(own) == sorted(wanted := [each.lower() for each in task.label_names or ()])
-                and own != wanted
-            ):
-                logger.warning(
-                    "%s: its classifier starts with the classes of %s in another order.",
-                    name,
-                    task.name,
-                )
+        if not new_weights:
+            for task in tasks:
+                _warn_of_other_order(name, configs[task.num_labels], task)
         identity = identify(
             source, config, tokenizer, arguments.tokenizer_name, **hub_arguments(arguments)
         )
@@ -201,25 +240,46 @@ def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
     return models
 
 
+def _warn_of_other_order(name: str, config: PreTrainedConfig, task: Task) -> None:
+    """Warn of a classifier that has the classes of the task, but not in its order."""
+    classes_of_model = [str(class_name).lower() for class_name in config.id2label.values()]
+    classes_of_task = [class_name.lower() for class_name in task.label_names or ()]
+    same_classes = sorted(classes_of_model) == sorted(classes_of_task)
+    if same_classes and classes_of_model != classes_of_task:
+        logger.warning(
+            "%s: its classifier starts with the classes of %s in another order.", name, task.name
+        )
+
+
 def model_names(sources: list[str]) -> list[str]:
-    """Return a unique short name for each model: its folder's, with those of its run first for a checkpoint or a kept model."""
+    """Return a unique short name for each model.
+
+    It is that of its folder. If one part of the path is enough, the names of the folders above go
+    before that of a checkpoint or of a kept model: of a run, or of a model and a task.
+    """
     paths = [
         Path(source).resolve() if Path(source).is_dir() else Path(source) for source in sources
     ]
-    if len({*paths}) < len(paths):
+    if len(set(paths)) < len(paths):
         raise ValueError(
             f"model_name_or_path is {sources}, which names a model twice: name each once."
         )
-    ends = range(1, max(len(path.parts) for path in paths) + 1)
-    length = next(
-        length for length in ends if len({path.parts[-length:] for path in paths}) == len(paths)
-    )
+    length = _distinguishing_length(paths)
     names = []
     for path in paths:
-        above = (
-            (2 if path.name == BEST else path.name.startswith("checkpoint-")) if length == 1 else 0
-        )
-        names.append(
-            "_".join(part for part in path.parts[-length - above :] if part != path.anchor)
-        )
+        parts_above = 0
+        if length == 1 and path.name == BEST:
+            parts_above = 2
+        elif length == 1 and path.name.startswith("checkpoint-"):
+            parts_above = 1
+        last_parts = path.parts[-length - parts_above :]
+        names.append("_".join(part for part in last_parts if part != path.anchor))
     return names
+
+
+def _distinguishing_length(paths: Sequence[Path]) -> int:
+    """Return how many parts at the end of different paths tell them apart."""
+    length = 1
+    while len({path.parts[-length:] for path in paths}) < len(paths):
+        length += 1
+    return length

@@ -16,106 +16,159 @@ from .results import BENCHMARK_NAMES, OWN_TASK, TASK_NAMES, metric_title, read_r
 REPORT_NAME = "results.md"
 AVERAGE = "Avg."
 NOTE = (
-    "Mean ± standard deviation over seeds, x 100 unless it is a loss.{} Bold: best. Seeds of fine-tuning do not say how much "
-    "another pretraining would differ."
+    "Mean ± standard deviation over seeds, x 100 unless it is a loss.{} Bold: best. Seeds of "
+    "fine-tuning do not say how much another pretraining would differ."
 )
-MEASURED = " The average has its standard error. Matthews' correlation for COLA, Spearman's for STS-B, else accuracy."
+NOTE_OF_BENCHMARKS = (
+    " The average has its standard error. Matthews' correlation for COLA, Spearman's for STS-B, "
+    "else accuracy."
+)
 
 
-def write_report(output_dir: str | Path) -> str:
-    """Write ``results.md`` beside the results of a folder, and return its text."""
-    output_dir, runs = Path(output_dir), read_runs(output_dir)
+def write_grid_report(output_dir: str | Path) -> str:
+    """Write ``results.md`` beside the results of a folder, and return its text.
+
+    Raises ValueError if the folder holds no results.
+    """
+    output_dir = Path(output_dir)
+    runs = read_runs(output_dir)
     if not runs:
         raise ValueError(
-            f"output_dir {str(output_dir)!r} holds no results (<loss>/<model>/<task>/seed_<s>.json)."
+            f"output_dir {str(output_dir)!r} holds no results "
+            "(<loss>/<model>/<task>/seed_<s>.json)."
         )
-    tables: dict[str, list[dict]] = {}
-    for run in sorted(runs, key=lambda run: [*BENCHMARK_NAMES].index(run["benchmark"])):
-        title = BENCHMARK_NAMES[run["benchmark"]]
-        if run["benchmark"] == "xnli":
-            title += f", fine-tuned on {'English only' if run['task'] == 'xnli' else 'the target language'}"
-        elif run["benchmark"] == OWN_TASK and run["task"] != OWN_TASK:
-            title = run["task"]
-        tables.setdefault(f"{title}: {LOSS_TITLES[run['loss']].lower()}", []).append(run)
+    benchmarks = list(BENCHMARK_NAMES)
+    runs_by_title: dict[str, list[dict]] = {}
+    for run in sorted(runs, key=lambda run: benchmarks.index(run["benchmark"])):
+        runs_by_title.setdefault(_table_title(run), []).append(run)
     parts = ["# Fine-tuning results"]
-    for title, own in tables.items():
-        counts, epochs = (
-            pandas.DataFrame(own).value_counts(["model", "task"]),
-            max(len(run["epochs"]) for run in own),
-        )
-        seeds = " to ".join(map(str, sorted({counts.min(), counts.max()})))
-        how = f"Seeds of each model: {seeds}. Each score is the best of {count(epochs, 'epoch')} on the set that is scored."
-        for name in "max_train_samples", "max_eval_samples":
-            if most := own[0]["settings"].get(name):
-                how += f" Only part of the rows: --{name} {most}."
-        parts += [f"## {title}", benchmark_table(own), how]
-    note = NOTE.format("" if all(run["benchmark"] == OWN_TASK for run in runs) else MEASURED)
-    text = "\n\n".join([*parts, note]) + "\n"
+    for title, runs_of_table in runs_by_title.items():
+        parts += [f"## {title}", benchmark_table(runs_of_table), _how_scored(runs_of_table)]
+    only_own_tasks = all(run["benchmark"] == OWN_TASK for run in runs)
+    parts.append(NOTE.format("" if only_own_tasks else NOTE_OF_BENCHMARKS))
+    text = "\n\n".join(parts) + "\n"
     write_whole(output_dir / REPORT_NAME, text.encode())
     return text
 
 
+def _table_title(run: dict) -> str:
+    """Return the title of the table that a run belongs to: its benchmark and loss."""
+    title = BENCHMARK_NAMES[run["benchmark"]]
+    if run["benchmark"] == "xnli":
+        languages = "English only" if run["task"] == "xnli" else "the target language"
+        title += f", fine-tuned on {languages}"
+    elif run["benchmark"] == OWN_TASK and run["task"] != OWN_TASK:
+        title = run["task"]
+    return f"{title}: {LOSS_TITLES[run['loss']].lower()}"
+
+
+def _how_scored(runs: list[dict]) -> str:
+    """Say how many seeds, epochs and rows are behind the scores of a table."""
+    runs_of_model_and_task = pandas.DataFrame(runs).value_counts(["model", "task"])
+    fewest = runs_of_model_and_task.min()
+    most = runs_of_model_and_task.max()
+    seeds = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    epochs = max(len(run["epochs"]) for run in runs)
+    text = (
+        f"Seeds of each model: {seeds}. Each score is the best of {count(epochs, 'epoch')} on the "
+        "set that is scored."
+    )
+    for name in ("max_train_samples", "max_eval_samples"):
+        limit = runs[0]["settings"].get(name)
+        if limit:
+            text += f" Only part of the rows: --{name} {limit}."
+    return text
+
+
 def benchmark_table(runs: list[dict]) -> str:
-    """Return a table with a row per model and a column per task or language; a user's own task gets its metric's column."""
-    if runs[0]["benchmark"] != OWN_TASK:
-        return score_table(scores_of(runs))
-    names, lower = {runs[0]["task"]: metric_title(runs[0]["metric"])}, runs[0]["lower_is_better"]
-    return score_table(
-        scores_of(runs), names=names, averaged=False, lower=lower, digits=".4g" if lower else ".2f"
+    """Return a table with a row per model and a column per task or language.
+
+    The only column of a user's own task is that of its metric.
+    """
+    first = runs[0]
+    if first["benchmark"] != OWN_TASK:
+        return seeds_table(scores_of(runs))
+    lower_is_better = first["lower_is_better"]
+    return seeds_table(
+        scores_of(runs),
+        headings={first["task"]: metric_title(first["metric"])},
+        averaged=False,
+        lower_is_better=lower_is_better,
+        digits=".4g" if lower_is_better else ".2f",
     )
 
 
-def score_table(
+def seeds_table(
     scores: pandas.DataFrame,
     *,
-    names: Mapping[str, str] = TASK_NAMES,
+    headings: Mapping[str, str] = TASK_NAMES,
     averaged: bool = True,
-    lower: bool = False,
+    lower_is_better: bool = False,
     digits: str = ".2f",
 ) -> str:
-    """Return a Markdown table of means and standard deviations over seeds, with the columns' average and its standard error.
+    """Return a Markdown table of means and standard deviations over seeds.
 
-    Only rows with all T columns have an average. A run of XNLI fills all columns, other runs one each; runs are independent, so
-    the error is ``sqrt(sum_t s_t^2 / n_t) / T`` over tasks t, with ``s_t`` the deviation of a run's sum over its columns. The
-    best score of a column, and all that print alike, are bold; a dash is a missing score. ``scores`` are those of
-    `results.scores_of`, ``names`` the column headings.
+    The best score of a column, and all that print alike, are bold; a dash is a missing score. Rows
+    are in the order of the numbers in their names (checkpoint-5, checkpoint-10), columns in that of
+    the paper's tables.
+
+    Args:
+        scores: those of `results.scores_of`.
+        headings: names of columns; a column that has none keeps its own name.
+        averaged: whether the last column is the average of the others, with its standard error.
+        lower_is_better: whether the lowest score of a column is the best.
+        digits: the format of a score.
     """
-    # Rows in the order of their numbers (checkpoint-5, checkpoint-10), columns in that of the paper's tables.
-    rows = sorted(
-        scores["row"].unique(),
-        key=lambda name: re.sub(r"\d+", lambda digits: digits[0].zfill(12), name),
-    )
-    columns = sorted(
-        scores["column"].unique(), key=lambda name: ([*TASK_NAMES, name].index(name), name)
-    )
-    seeds = scores.groupby(["row", "column"])["score"].agg(["mean", "std"]).unstack()
-    mean, deviation = (seeds[name].reindex(index=rows, columns=columns) for name in ("mean", "std"))
+    rows = sorted(scores["row"].unique(), key=_with_padded_numbers)
+    columns = sorted(scores["column"].unique(), key=_place_in_the_paper)
+    over_seeds = scores.groupby(["row", "column"])["score"].agg(["mean", "std"]).unstack()
+    mean = over_seeds["mean"].reindex(index=rows, columns=columns)
+    deviation = over_seeds["std"].reindex(index=rows, columns=columns)
     if averaged:
-        error = (
-            scores.groupby(["row", "task", "seed"])["score"]
-            .sum()
-            .groupby(["row", "task"])
-            .sem()
-            .unstack()
-        )
-        mean[AVERAGE] = mean.mean(axis=1, skipna=False)
-        deviation[AVERAGE] = (error**2).sum(axis=1, skipna=False) ** 0.5 / len(columns)
-    best, worst = (mean.max(), mean.min())[:: -1 if lower else 1]
+        mean[AVERAGE] = mean.mean(axis=1, skipna=False)  # only of rows with all columns
+        deviation[AVERAGE] = _error_of_averages(scores, len(columns))
+    best = mean.min() if lower_is_better else mean.max()
+    worst = mean.max() if lower_is_better else mean.min()
 
     def cell(row: str, column: str) -> str:
-        value, spread = mean.at[row, column], deviation.at[row, column]
+        value = mean.at[row, column]
+        spread = deviation.at[row, column]
         if math.isnan(value):
             return "-"
         text = f"{value:{digits}}"
-        if text == f"{best[column]:{digits}}" != f"{worst[column]:{digits}}":
+        all_alike = f"{best[column]:{digits}}" == f"{worst[column]:{digits}}"
+        if text == f"{best[column]:{digits}}" and not all_alike:
             text = f"**{text}**"
         if math.isnan(spread):
             return text
-        return (
-            f"{text} (±{spread:{digits}})" if column == AVERAGE else f"{text} ± {spread:{digits}}"
-        )
+        if column == AVERAGE:
+            return f"{text} (±{spread:{digits}})"
+        return f"{text} ± {spread:{digits}}"
 
     lines = [[row, *(cell(row, column) for column in mean.columns)] for row in rows]
-    return markdown(
-        ["model", *(names.get(column, column) for column in mean.columns)], lines, left=1
-    )
+    head = ["model", *(headings.get(column, column) for column in mean.columns)]
+    return markdown(head, lines, left=1)
+
+
+def _with_padded_numbers(name: str) -> str:
+    """Return a name with which text is sorted in the order of its numbers."""
+    return re.sub(r"\d+", lambda digits: digits[0].zfill(12), name)
+
+
+def _place_in_the_paper(column: str) -> tuple[int, str]:
+    """Return what sorts columns as in the paper's tables, and others behind them by name."""
+    order = list(TASK_NAMES)
+    place = order.index(column) if column in order else len(order)
+    return place, column
+
+
+def _error_of_averages(scores: pandas.DataFrame, columns: int) -> pandas.Series:
+    """Return the standard error of each row's average over its columns.
+
+    A run of XNLI fills all columns, other runs one each. Runs are independent, so the error is
+    ``sqrt(sum_t s_t^2 / n_t) / T`` for T columns, over tasks t with n_t runs; ``s_t`` is the
+    deviation of a run's sum over its columns.
+    """
+    sums_of_runs = scores.groupby(["row", "task", "seed"])["score"].sum()
+    errors = sums_of_runs.groupby(["row", "task"]).sem().unstack()
+    return (errors**2).sum(axis=1, skipna=False) ** 0.5 / columns

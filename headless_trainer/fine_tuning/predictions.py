@@ -1,4 +1,4 @@
-"""Predict the rows of a file with a fine-tuned model, and score the predictions if the rows have labels."""
+"""Predict the rows of a file with a fine-tuned model, and score those that have labels."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ from .glue_arguments import GlueArguments, GlueTrainingArguments
 from .grid import Grid, model_names
 from .own_task import find_text_columns
 from .problems import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
-from .results import OWN_TASK, figures
+from .results import OWN_TASK, shown_metrics
 from .runs import best_models, quiet_trainer
 from .task_rows import TEXTS, labels_of, read_part, to_texts
 from .task_scores import check_metric, metric_facts, score_outputs
@@ -33,7 +33,7 @@ DECIMALS = 6
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowsToPredict:
     """Rows of a task to predict; messages call their source ``named``, and labels may be None."""
 
     task: Task
@@ -43,44 +43,60 @@ class Rows:
     labels: list
 
 
-Jobs = dict[
-    str, tuple[str, Rows]
-]  # by the name of a model: its folder, and the rows that it predicts
+@dataclass(frozen=True)
+class Job:
+    """A fine-tuned model, by its folder or Hub name, and the rows that it predicts."""
+
+    source: str
+    rows: RowsToPredict
 
 
-def read_rows(arguments: GlueArguments, task: Task) -> Rows:
-    """Return the rows to predict, whose labels may be missing; find the text columns if the task does not name them."""
+def rows_to_predict(arguments: GlueArguments, task: Task) -> RowsToPredict:
+    """Return the rows to predict, whose labels may be missing.
+
+    The text columns are found if the task does not name them. Raises ValueError for rows that the
+    task does not fit, and for labels on which its metric has no value.
+    """
     table, where = read_part(arguments, "test")
-    if taken := {"prediction", "probabilities"}.intersection(table.column_names):
+    taken = {"prediction", "probabilities"}.intersection(table.column_names)
+    if taken:
         raise ValueError(
             f"{where} has a column {min(taken)!r}, the name of what is predicted: rename it."
         )
-    task = replace(
-        task, columns=find_text_columns(table, task.columns, arguments.label_column, where)
-    )
-    texts, labels = to_texts(task, table, where), [None] * len(table)
+    columns = find_text_columns(table, task.columns, arguments.label_column, where)
+    task = replace(task, columns=columns)
+    texts = to_texts(task, table, where)
+    labels = [None] * len(table)
     if arguments.label_column in table.column_names:
         labels = labels_of(task, table[arguments.label_column], where)
-    if present := [label for label in labels if label is not None]:
+    present = [label for label in labels if label is not None]
+    if present:
         check_metric(task, present)
-    return Rows(task, where, table, texts, labels)
+    return RowsToPredict(task, where, table, texts, labels)
 
 
-def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Jobs:
+def prepare_predictions(
+    arguments: GlueArguments, training: GlueTrainingArguments
+) -> dict[str, Job]:
+    """Check predictions by models that are fine-tuned already; return a job for each, by name."""
     arguments.check_grid(training)
     check_writable(training.output_dir)
     sources = arguments.model_name_or_path
-    jobs = [(source, read_rows(arguments, _task_of_model(source, arguments))) for source in sources]
+    jobs = []
+    for source in sources:
+        task = _task_of_model(source, arguments)
+        jobs.append(Job(source, rows_to_predict(arguments, task)))
     return dict(zip(model_names(sources), jobs, strict=True))
 
 
 def _task_of_model(source: str, arguments: GlueArguments) -> Task:
     """Return the task that a fine-tuned model was trained for, from its configuration."""
-    config = classifiers.load_config(arguments, source)
+    config = classifiers.load_classifier_config(arguments, source)
     if not classifiers.has_classifier(config):
         raise ValueError(
-            f"model_name_or_path {source!r} has no classifier, and random weights predict nothing useful: fine-tune it "
-            "first, with --train_file and --validation_file, or name the folder of a fine-tuned model (.../best)."
+            f"model_name_or_path {source!r} has no classifier, and random weights predict nothing "
+            "useful: fine-tune it first, with --train_file and --validation_file, or name the "
+            "folder of a fine-tuned model (.../best)."
         )
     if arguments.max_seq_length:
         check_length(config, arguments.max_seq_length)
@@ -91,17 +107,11 @@ def _task_of_model(source: str, arguments: GlueArguments) -> Task:
     columns = tuple(arguments.text_columns or getattr(config, "text_columns", ()))
     benchmark_task = TASKS.get(getattr(config, "benchmark_task", None))
     if benchmark_task is None or not _fits(benchmark_task, problem, config):
-        return Task(
-            arguments.task_label or OWN_TASK,
-            OWN_TASK,
-            columns,
-            names,
-            problem,
-            arguments.metric or problem.metric,
-        )
-    task = replace(
-        benchmark_task, columns=columns, metric=arguments.metric or benchmark_task.metric
-    )
+        name = arguments.task_label or OWN_TASK
+        metric = arguments.metric or problem.metric
+        return Task(name, OWN_TASK, columns, names, problem, metric)
+    metric = arguments.metric or benchmark_task.metric
+    task = replace(benchmark_task, columns=columns, metric=metric)
     if task.form == "copa" or names is None or names == _default_names(config):
         return task  # the model has no names of classes
     return replace(task, label_names=names, numbered_names=benchmark_task.label_names)
@@ -114,9 +124,10 @@ def _problem_of_model(config: PreTrainedConfig) -> Problem:
 
 
 def _fits(task: Task, problem: Problem, config: PreTrainedConfig) -> bool:
-    """Return whether a model still has the outputs of the benchmark's task that its configuration names.
+    """Return whether a model still has the outputs of the benchmark's task that it names.
 
-    Another training on other classes may have kept the name. A candidate of `copa` has one output, as a number has.
+    Another training on other classes may have kept the name. A candidate of copa has one output, as
+    a number has.
     """
     if task.num_labels != config.num_labels:
         return False
@@ -128,22 +139,26 @@ def _default_names(config: PreTrainedConfig) -> tuple[str, ...]:
     return tuple(f"LABEL_{index}" for index in range(config.num_labels))
 
 
-def of_grid(grid: Grid, rows: Rows) -> Jobs:
-    """Prepare predictions by the best model that a grid has kept for each model."""
-    folders = best_models(grid)
-    for name, folder in folders.items():
+def jobs_of_grid(grid: Grid, rows: RowsToPredict) -> dict[str, Job]:
+    """Return a job, by name, for the best model that a grid has kept for each model."""
+    jobs = {}
+    for name, folder in best_models(grid).items():
         if not folder.is_dir():
             raise ValueError(
-                f"{str(folder)!r}, the model of {name!r} that is to predict, is not there: delete the results beside it to "
-                "train it again."
+                f"{str(folder)!r}, the model of {name!r} that is to predict, is not there: delete "
+                "the results beside it to train it again."
             )
-    return {name: (str(folder), rows) for name, folder in folders.items()}
+        jobs[name] = Job(str(folder), rows)
+    return jobs
 
 
-def run(jobs: Jobs, arguments: GlueArguments, training: GlueTrainingArguments) -> None:
-    """Predict, and write each model's predictions, with scores beside them if the rows have labels."""
-    for name, (source, rows) in jobs.items():
-        scores = predict(source, rows, arguments, training)
+def write_predictions(
+    jobs: dict[str, Job], arguments: GlueArguments, training: GlueTrainingArguments
+) -> None:
+    """Predict, and write each model's predictions, with scores beside them if there are labels."""
+    for name, job in jobs.items():
+        rows = job.rows
+        scores = predict(job, arguments, training)  # (N, C)
         if training.process_index:
             continue
         path = Path(training.output_dir, "predictions", f"{name}.jsonl")
@@ -154,33 +169,34 @@ def run(jobs: Jobs, arguments: GlueArguments, training: GlueTrainingArguments) -
         scores_path = path.with_name(f"{name}_scores.json")
         scores_path.unlink(missing_ok=True)  # of other rows
         if any(label is not None for label in rows.labels):
-            write_whole(
-                scores_path, (json.dumps(_scored(name, rows, scores), indent=1) + "\n").encode()
-            )
+            scored = _scored(name, rows, scores)
+            write_whole(scores_path, (json.dumps(scored, indent=1) + "\n").encode())
 
 
-def predict(
-    source: str, rows: Rows, arguments: GlueArguments, training: GlueTrainingArguments
-) -> np.ndarray:
+def predict(job: Job, arguments: GlueArguments, training: GlueTrainingArguments) -> np.ndarray:
     """Return ``(N, C)`` scores of the rows, in order."""
-    config = classifiers.load_config(arguments, source)
-    tokenizer = load_tokenizer(arguments, source)
+    config = classifiers.load_classifier_config(arguments, job.source)
+    tokenizer = load_tokenizer(arguments, job.source)
     classifiers.agree_on_tokens(tokenizer, config)
-    length = arguments.max_seq_length or min(
-        tokenizer.model_max_length, usable_positions(config) or LONGEST
-    )
-    model, new = classifiers.load_classifier(arguments, source, config, tokenizer)
-    if new:
+    length = arguments.max_seq_length
+    if not length:
+        length = min(tokenizer.model_max_length, usable_positions(config) or LONGEST)
+    model, new_weights = classifiers.load_classifier(arguments, job.source, config, tokenizer)
+    if new_weights:
         raise ValueError(
-            f"model_name_or_path {source!r} lacks classifier weights such as {new[0]!r}: fine-tune it."
+            f"model_name_or_path {job.source!r} lacks classifier weights such as "
+            f"{new_weights[0]!r}: fine-tune it."
         )
-    no_labels = [[] if rows.task.problem is MULTI_LABEL else 0] * len(rows.texts)
-    texts = datasets.Dataset(pa.table({"texts": pa.array(rows.texts, TEXTS), "label": no_labels}))
-    encoded = encode_rows(texts, rows.task, tokenizer, config, length)
+    task = job.rows.task
+    no_label: list | int = [] if task.problem is MULTI_LABEL else 0
+    texts = pa.array(job.rows.texts, TEXTS)
+    table = pa.table({"texts": texts, "label": [no_label] * len(texts)})
+    encoded = encode_rows(datasets.Dataset(table), task, tokenizer, config, length)
     return quiet_trainer(model, training, processing_class=tokenizer).predict(encoded).predictions
 
 
-def _scored(name: str, rows: Rows, scores: np.ndarray) -> dict:
+def _scored(name: str, rows: RowsToPredict, scores: np.ndarray) -> dict:
+    """Score the rows that have labels; return the content of the file of scores."""
     task = rows.task
     labelled = [row for row, label in enumerate(rows.labels) if label is not None]
     references = task.problem.encode([rows.labels[row] for row in labelled], task.num_labels)
@@ -192,31 +208,31 @@ def _scored(name: str, rows: Rows, scores: np.ndarray) -> dict:
         "rows_of": rows.named,
         "rows": len(labelled),
     }
-    said = ", ".join(map(" ".join, figures(result, scored).items()))
-    logger.info("%s: %s on the %s of them that have labels", name, said, f"{len(labelled):,}")
+    shown = [f"{title} {value}" for title, value in shown_metrics(result, scored).items()]
+    logger.info(
+        "%s: %s on the %s of them that have labels", name, ", ".join(shown), f"{len(labelled):,}"
+    )
     return result | scored
 
 
 def as_text(task: Task, table: pa.Table, scores: np.ndarray) -> str:
     """Write the rows with their predictions, one JSON line each, in order.
 
-    Each has its own columns; ``prediction``, the name of the class, the names of the labels or the number; and for classes
-    ``probabilities`` by name.
+    Each has its own columns; ``prediction``, the name of the class, the names of the labels or the
+    number; and for classes ``probabilities`` by name. ``scores`` are ``(N, C)``.
     """
-    outputs = task.problem.outputs(torch.from_numpy(scores).double()).numpy()
-    predicted, names, rows = (
-        task.problem.predictions(outputs).tolist(),
-        task.label_names,
-        table.to_pylist(),
-    )
-    for row, prediction, output in zip(
-        rows, predicted, outputs.round(DECIMALS).tolist(), strict=True
-    ):
-        if names is None:
-            row["prediction"] = output[0]
-            continue
-        row["prediction"] = (
-            names[prediction] if task.problem is SINGLE_LABEL else [*compress(names, prediction)]
-        )
-        row["probabilities"] = dict(zip(names, output, strict=True))
-    return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+    outputs = task.problem.outputs(torch.from_numpy(scores).double()).numpy()  # (N, C)
+    predictions = task.problem.predictions(outputs).tolist()
+    rounded = outputs.round(DECIMALS).tolist()
+    lines = []
+    for row, prediction, output in zip(table.to_pylist(), predictions, rounded, strict=True):
+        if task.label_names is None:
+            (row["prediction"],) = output
+        else:
+            if task.problem is SINGLE_LABEL:
+                row["prediction"] = task.label_names[prediction]
+            else:
+                row["prediction"] = list(compress(task.label_names, prediction))
+            row["probabilities"] = dict(zip(task.label_names, output, strict=True))
+        lines.append(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+    return "".join(lines)

@@ -4,7 +4,6 @@ import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import datasets
@@ -32,22 +31,31 @@ LABELS_SHOWN = 20  # in a message
 TEXTS = pa.list_(pa.list_(pa.string()))  # candidates, each of one or two segments
 
 
-# Where rows are --------------------------------------------------------------------------------------------------------
+# Where rows are ------------------------------------------------------------------------------
 
 
 def read_part(arguments: GlueArguments, part: str) -> tuple[pa.Table, str]:
-    """Return all rows of a part of a user's own task (train, validation or test), and its name in messages."""
-    if file := getattr(arguments, f"{part}_file"):
+    """Return all rows of a part of a user's own task, and its name in messages.
+
+    ``part`` is train, validation or test.
+    """
+    file = getattr(arguments, f"{part}_file")
+    if file:
         return _read_file(f"{part}_file", file)
     split = getattr(arguments, f"{part}_split") or part
     rows, where = _read_dataset(
         arguments, arguments.dataset_name, arguments.dataset_config_name, split
     )
     table = rows.with_format("arrow")[:]
-    for name, feature in rows.features.items():
-        if names := getattr(getattr(feature, "feature", feature), "names", None):
+    for column_name, feature in rows.features.items():
+        # A ClassLabel, or a list of them, has the names of its classes.
+        element = getattr(feature, "feature", feature)
+        class_names = getattr(element, "names", None)
+        if class_names:
             table = table.set_column(
-                table.column_names.index(name), name, _class_names(table[name], names)
+                table.column_names.index(column_name),
+                column_name,
+                _numbers_to_names(table[column_name], class_names),
             )
     return table, where
 
@@ -64,20 +72,26 @@ def read_benchmark(
 
 
 def _read_file(argument: str, file: str) -> tuple[pa.Table, str]:
-    table, where = read_rows(file, argument), f"{argument} {file!r}"
+    table = read_rows(file, argument)
+    where = f"{argument} {file!r}"
     if not len(table):
         raise ValueError(f"{where} holds no rows. Name one with rows.")
-    if extension(file) in SEPARATORS:  # they do not distinguish an empty text from a missing one
-        table = pa.table(
-            {name: pc.fill_null(table[name].cast(pa.string()), "") for name in table.column_names}
-        )
+    # A .csv or .tsv does not distinguish an empty text from a missing one.
+    if extension(file) in SEPARATORS:
+        columns = {
+            name: pc.fill_null(table[name].cast(pa.string()), "") for name in table.column_names
+        }
+        table = pa.table(columns)
     return table, where
 
 
 def _read_dataset(
     arguments: GlueArguments, name: str, config: str | None, split: str
 ) -> tuple[datasets.Dataset, str]:
-    where = f"split {split!r} of dataset {name!r}" + (f" ({config})" if config else "")
+    """Load a split of a dataset, and return it with its name in messages."""
+    where = f"split {split!r} of dataset {name!r}"
+    if config:
+        where += f" ({config})"
     if saved_datasets.is_saved(name):
         return saved_datasets.load_split(name, split), where
     settings = {
@@ -85,13 +99,18 @@ def _read_dataset(
         "token": arguments.token,
         "cache_dir": cache_of(name, config, arguments.cache_dir),
     }
-    # If a dataset's own files are a script, which `datasets` no longer runs, the Hub keeps a copy in Parquet.
-    revision = {"revision": "refs/convert/parquet"} if name == HUB_DATASETS["super_glue"] else {}
-    return datasets.load_dataset(name, config, **revision, **settings), where
+    # If a dataset's own files are a script, which `datasets` no longer runs, the Hub keeps a copy
+    # in Parquet.
+    if name == HUB_DATASETS["super_glue"]:
+        settings["revision"] = "refs/convert/parquet"
+    return datasets.load_dataset(name, config, **settings), where
 
 
-def _class_names(column: pa.ChunkedArray, names: Sequence[str]) -> pa.ChunkedArray:
-    """Replace class numbers, or lists of them, by names, in a dictionary that keeps their order. Negative: no label."""
+def _numbers_to_names(column: pa.ChunkedArray, names: Sequence[str]) -> pa.ChunkedArray:
+    """Replace class numbers, or lists of them, by names; a negative number means no label.
+
+    Single names are in a dictionary that keeps the order of the classes.
+    """
     if pa.types.is_integer(column.type):
         numbers = pc.if_else(pc.less(column, 0), None, column.cast(pa.int32())).combine_chunks()
         return pa.chunked_array([pa.DictionaryArray.from_arrays(numbers, pa.array(names))])
@@ -104,7 +123,11 @@ def _class_names(column: pa.ChunkedArray, names: Sequence[str]) -> pa.ChunkedArr
 def column_of(
     table: pa.Table, name: str, where: str, flag: str = "--label_column"
 ) -> pa.ChunkedArray:
-    """Return a column of a table; ``flag`` would name another one."""
+    """Return a column of a table.
+
+    Raises ValueError if there is none, with the columns that there are and the ``flag`` that would
+    name another one.
+    """
     if name not in table.column_names:
         listing = ", ".join(f"{field.name} ({field.type})" for field in table.schema)
         remedy = separator_hint(table.column_names) or f"Name another with {flag}"
@@ -112,47 +135,62 @@ def column_of(
     return table[name]
 
 
-def is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+def is_text(column_type: pa.DataType) -> bool:
+    return pa.types.is_string(column_type) or pa.types.is_large_string(column_type)
 
 
-# Rows ------------------------------------------------------------------------------------------------------------------
+# Rows ----------------------------------------------------------------------------------------
 
 
 def load_task(
     task: Task, arguments: GlueArguments
 ) -> tuple[datasets.Dataset, dict[str, datasets.Dataset]]:
-    """Return the training rows of a task, and the sets of rows to score by name: ``validation``, or the XNLI languages.
+    """Return the training rows of a task, and the sets of rows to score by name.
 
-    Their columns are ``texts`` (`to_texts`) and ``label`` (`labels_of`).
+    The sets are ``validation``, or the languages of XNLI. The columns of all rows are ``texts``
+    (`to_texts`) and ``label`` (`labels_of`).
     """
     if task.benchmark == OWN_TASK:
-        parts = [read_part(arguments, part) for part in ("train", "validation")]
-        train, validation = (_rows(task, *part, arguments.label_column) for part in parts)
+        train = _read_own_rows(task, arguments, "train")
+        validation = _read_own_rows(task, arguments, "validation")
         sets = {"validation": first_rows(validation, arguments.max_eval_samples)}
         return first_rows(train, arguments.max_train_samples), sets
     train_split = arguments.train_split or "train"
-    scored = (arguments.validation_split,) if arguments.validation_split else task.evaluation_splits
-    if train_split in scored:
+    scored_splits = task.evaluation_splits
+    if arguments.validation_split:
+        scored_splits = (arguments.validation_split,)
+    if train_split in scored_splits:
         raise ValueError(
-            f"train_split and validation_split of {task.name} are both {train_split!r}: the score would come from "
-            "training rows. Choose two splits."
+            f"train_split and validation_split of {task.name} are both {train_split!r}: the score "
+            "would come from training rows. Choose two splits."
         )
 
     def load(config: str, splits: Sequence[str], most: int | None) -> datasets.Dataset:
-        parts = [
-            _rows(task, *read_benchmark(arguments, task, config, split), "label")
-            for split in splits
-        ]
-        return datasets.concatenate_datasets([first_rows(part, most) for part in parts])
+        """Return the first rows of each split, one after the other."""
+        parts = []
+        for split in splits:
+            table, where = read_benchmark(arguments, task, config, split)
+            parts.append(first_rows(_labelled_rows(task, table, where, "label"), most))
+        return datasets.concatenate_datasets(parts)
 
-    train = load(task.train_language or task.name, [train_split], arguments.max_train_samples)
-    most = arguments.max_eval_samples
-    sets = {name: load(name, scored, most) for name in task.languages}
-    return train, sets or {"validation": load(task.name, scored, most)}
+    train_config = task.train_language or task.name
+    train = load(train_config, [train_split], arguments.max_train_samples)
+    set_configs = {"validation": task.name}
+    if task.languages:
+        set_configs = {language: language for language in task.languages}
+    sets = {
+        name: load(config, scored_splits, arguments.max_eval_samples)
+        for name, config in set_configs.items()
+    }
+    return train, sets
 
 
-def _rows(task: Task, table: pa.Table, where: str, label_column: str) -> datasets.Dataset:
+def _read_own_rows(task: Task, arguments: GlueArguments, part: str) -> datasets.Dataset:
+    table, where = read_part(arguments, part)
+    return _labelled_rows(task, table, where, arguments.label_column)
+
+
+def _labelled_rows(task: Task, table: pa.Table, where: str, label_column: str) -> datasets.Dataset:
     """Return the rows of a table that have labels; others cannot be learned or scored."""
     labels = labels_of(task, column_of(table, label_column, where), where)
     missing = labels.count(None)
@@ -165,169 +203,212 @@ def _rows(task: Task, table: pa.Table, where: str, label_column: str) -> dataset
             "%d of %d rows of %s have no label and are skipped.", missing, len(labels), where
         )
     texts = pa.array(to_texts(task, table, where), TEXTS)
-    return datasets.Dataset(pa.table({"texts": texts, "label": pa.array(labels)}).drop_null())
+    rows = pa.table({"texts": texts, "label": pa.array(labels)})
+    return datasets.Dataset(rows.drop_null())
 
 
 def rows_hash(task: Task, *parts: datasets.Dataset) -> str:
     """Return a hash of the names of a task's classes and of all values of its rows."""
     digest = xxh3_128(repr(task.label_names).encode())
-    for table in chain.from_iterable(part.with_format("arrow").iter(4096) for part in parts):
-        digest.update(repr(table.to_pydict()).encode())
+    for part in parts:
+        for table in part.with_format("arrow").iter(4096):
+            digest.update(repr(table.to_pydict()).encode())
     return digest.hexdigest()
 
 
-# Texts -----------------------------------------------------------------------------------------------------------------
+# Texts ---------------------------------------------------------------------------------------
 
 
 def to_texts(task: Task, table: pa.Table, where: str) -> list[list[list[str]]]:
-    """Return the texts of every row: a list of candidates, each of them a list of one or two segments.
+    """Return the texts of every row: a list of candidates, each of them one or two segments.
 
-    For the form ``wic`` the word is marked; ``copa`` has two candidates of one sentence each. ``where`` names the source of
-    the rows in errors.
+    For the form ``wic`` the word is marked; ``copa`` has two candidates of one sentence each.
+    ``where`` names the source of the rows in errors.
     """
-    columns = []
-    for name in task.columns:
-        column = column_of(table, name, where, "--text_columns")
-        column = column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
-        if column.null_count or not is_text(column.type):
-            row = (
-                f"row {pc.index(pc.is_null(column), True).as_py()} of " if column.null_count else ""
-            )
-            raise ValueError(
-                f"{row}the column {name!r} of {where} must hold text, got {column.type}."
-            )
-        columns.append(column.to_pylist())
+    columns = [_text_column(table, name, where) for name in task.columns]
     if task.form == "wic":
         columns += [column_of(table, name, where).to_pylist() for name in MARK_COLUMNS]
-    forms: dict[str, Callable] = {
-        "segments": lambda *segments: [[*segments]],
+    to_candidates: Callable[..., list[list[str]]] = {
+        "segments": _segments,
         "wic": _marked,
         "copa": _sentences,
-    }
-    return [forms[task.form](*values) for values in zip(*columns, strict=True)]
+    }[task.form]
+    return [to_candidates(*values) for values in zip(*columns, strict=True)]
 
 
-def _marked(first: str, second: str, *marks: int) -> list[list[str]]:
-    """Put asterisks around the word of each text, with spaces, so that tokenizers recognize the word."""
-    ends = (first, *marks[:2]), (second, *marks[2:])
-    return [[f"{text[:start]}* {text[start:end]} *{text[end:]}" for text, start, end in ends]]
+def _text_column(table: pa.Table, name: str, where: str) -> list[str]:
+    """Return the texts of a column; refuse one that holds anything else."""
+    column = column_of(table, name, where, "--text_columns")
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(pa.string())
+    if column.null_count:
+        row = pc.index(pc.is_null(column), True).as_py()
+        raise ValueError(
+            f"row {row} of the column {name!r} of {where} must hold text, got {column.type}."
+        )
+    if not is_text(column.type):
+        raise ValueError(f"the column {name!r} of {where} must hold text, got {column.type}.")
+    return column.to_pylist()
+
+
+def _segments(*segments: str) -> list[list[str]]:
+    return [list(segments)]
+
+
+def _marked(
+    first: str, second: str, start1: int, end1: int, start2: int, end2: int
+) -> list[list[str]]:
+    """Put asterisks around the word of each text, with spaces, so that tokenizers see the word."""
+    segments = []
+    for text, start, end in ((first, start1, end1), (second, start2, end2)):
+        segments.append(f"{text[:start]}* {text[start:end]} *{text[end:]}")
+    return [segments]
 
 
 def _sentences(premise: str, first: str, second: str, question: str) -> list[list[str]]:
-    """Join premise and choice into one sentence with a connective for the question, as the LM Evaluation Harness does.
+    """Join premise and choice into one sentence, as the LM Evaluation Harness does.
 
-    A pretrained model knows ordinary running text, rather than two segments and a question.
+    The question becomes a connective: a pretrained model knows ordinary running text, rather than
+    two segments and a question.
     """
-    opening, sentences = f"{premise.strip().rstrip('.')} {COPA_CONNECTIVES[question]}", []
+    opening = f"{premise.strip().rstrip('.')} {COPA_CONNECTIVES[question]}"
+    candidates = []
     for choice in (first.strip(), second.strip()):
         is_pronoun = choice[:1] == "I" and not choice[1:2].isalpha()
-        sentences.append([f"{opening} {choice if is_pronoun else choice[:1].lower() + choice[1:]}"])
-    return sentences
+        if not is_pronoun:
+            choice = choice[:1].lower() + choice[1:]
+        candidates.append([f"{opening} {choice}"])
+    return candidates
 
 
-# Labels ----------------------------------------------------------------------------------------------------------------
+# Labels --------------------------------------------------------------------------------------
 
 
 def label_values(column: pa.ChunkedArray) -> list:
-    """Read a column of labels, with None for empty ones: null, nan, an empty text, or NA among numbers as text."""
-    values = [
-        None if value != value or str(value).strip() == "" else value
-        for value in column.to_pylist()
-    ]
+    """Read a column of labels, with None for empty ones.
+
+    Empty are null, nan, a text without characters, and NA among numbers that are written as text.
+    """
+    values = [None if _is_empty(value) else value for value in column.to_pylist()]
     if numbers_in(values) is None:
         return values
     return [None if str(value).strip().lower() in MISSING else value for value in values]
 
 
+def _is_empty(value: Any) -> bool:
+    is_nan = value != value
+    return is_nan or str(value).strip() == ""
+
+
 def numbers_in(values: Sequence) -> list[float] | None:
-    """Return labels as numbers, without missing ones; None if one is a list, a truth value or another text."""
+    """Return labels as numbers, without missing ones.
+
+    None is returned if there is none, or if one is a list, a truth value or another text.
+    """
     present = [
         value for value in values if value is not None and str(value).strip().lower() not in MISSING
     ]
+    if any(isinstance(value, bool) for value in present):
+        return None
     try:
-        numbers = [float(value) for value in present if not isinstance(value, bool)]
+        numbers = [float(value) for value in present]
     except (TypeError, ValueError):
         return None
-    return numbers if numbers and len(numbers) == len(present) else None
+    return numbers or None
 
 
-def class_name(value) -> str:
-    """Return the name of a class: 3.0, as in tables with gaps, is class 3; true and false are lower case."""
+def class_name(value: Any) -> str:
+    """Return the name of a class.
+
+    3.0, as in tables with gaps, is class 3; true and false are lower case.
+    """
     if isinstance(value, bool):
         return str(value).lower()
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
 
 
-def names_in(value: str | Sequence) -> list[str]:
+def label_names_in(value: str | Sequence) -> list[str]:
     """Return the distinct names of multiple labels, from a list or a comma-separated text."""
-    parts = [part.strip() for part in value.split(SEPARATOR)] if isinstance(value, str) else value
+    parts = value
+    if isinstance(value, str):
+        parts = [part.strip() for part in value.split(SEPARATOR)]
     names = [class_name(part) for part in parts if part != ""]
     if None in parts or len(set(names)) < len(names):
         raise ValueError(
-            f"label {value!r} must list the names of its labels, each once, not a zero or one for each."
+            f"label {value!r} must list the names of its labels, each once, not a zero or one for "
+            "each."
         )
     return names
 
 
 def labels_of(task: Task, column: pa.ChunkedArray, where: str) -> list:
-    """Return the labels of a column as input for `problems.Problem.encode`, or None if there are none."""
+    """Return the labels of a column as input for `problems.Problem.encode`, None where none is.
+
+    Raises ValueError for a label that is none of the task's, with its row; ``where`` names the
+    source of the rows.
+    """
     values = label_values(column)
     if task.benchmark != OWN_TASK:
         values = [None if value == UNLABELLED else value for value in values]
-    # An empty cell is ambiguous: it means no label if other cells have labels, and a missing answer if all are empty.
-    is_text_of_labels = any(values) and any(isinstance(value, str) for value in values)
-    if task.problem is MULTI_LABEL and is_text_of_labels:
+    # An empty cell is ambiguous: it means no label if other cells have labels, and a missing answer
+    # if all are empty.
+    has_texts = any(value and isinstance(value, str) for value in values)
+    if task.problem is MULTI_LABEL and has_texts:
         values = [value or "" for value in values]
-    numbers = _class_numbers(task)
+    outputs = _outputs_by_name(task)
     labels = []
     for row, value in enumerate(values):
         try:
-            labels.append(None if value is None else _label(task, value, numbers))
+            labels.append(None if value is None else _label(task, value, outputs))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"row {row} of {where} has label {value!r:.300}, which must {_requirement(task, numbers)}."
+                f"row {row} of {where} has label {value!r:.300}, which must "
+                f"{_requirement(task, outputs)}."
             ) from error
     return labels
 
 
-def _class_numbers(task: Task) -> dict[str, int]:
+def _outputs_by_name(task: Task) -> dict[str, int]:
     """Return the output of the model for each way to write a class.
 
-    Files of a benchmark also have the numbers of its classes, and other cases of their names (True and true). A model may
-    have the same names in another order, or names of its own in the benchmark's order.
+    Files of a benchmark also have the numbers of its classes, and other cases of their names (True
+    and true). A model may have the same names in another order, or names of its own in the
+    benchmark's order.
     """
-    numbers = {name: index for index, name in enumerate(task.label_names or ())}
+    outputs = {name: index for index, name in enumerate(task.label_names or ())}
     if task.benchmark == OWN_TASK:
-        return numbers
-    by_lower_case = {name.lower(): index for name, index in numbers.items()}
+        return outputs
+    by_lower_case = {name.lower(): output for name, output in outputs.items()}
     names_in_files = task.numbered_names or task.label_names or ()
-    reordered = {name.lower() for name in names_in_files} == set(by_lower_case)
+    same_names = {name.lower() for name in names_in_files} == set(by_lower_case)
     for number, name in enumerate(names_in_files):
-        output = by_lower_case[name.lower()] if reordered else number
+        output = by_lower_case[name.lower()] if same_names else number
         for written in (str(number), name, name.lower()):
-            numbers.setdefault(written, output)
+            outputs.setdefault(written, output)
     for name, output in by_lower_case.items():
-        numbers.setdefault(name, output)
-    return numbers
+        outputs.setdefault(name, output)
+    return outputs
 
 
-def _label(task: Task, value: Any, numbers: Mapping[str, int]) -> int | list[int] | float:
-    """Return one label as a number; raises KeyError, TypeError or ValueError if it is none of the task."""
+def _label(task: Task, value: Any, outputs: Mapping[str, int]) -> int | list[int] | float:
+    """Return one label as a number; raises KeyError, TypeError or ValueError if it is no label."""
     if task.problem is SINGLE_LABEL:
-        return numbers[class_name(value)]
+        return outputs[class_name(value)]
     if task.problem is MULTI_LABEL:
-        return [numbers[name] for name in names_in(value)]
+        return [outputs[name] for name in label_names_in(value)]
     number = float(value)
     if isinstance(value, bool) or not math.isfinite(number):
         raise ValueError
     return number
 
 
-def _requirement(task: Task, numbers: Mapping[str, int]) -> str:
+def _requirement(task: Task, outputs: Mapping[str, int]) -> str:
     """Say what a label of a task must be."""
     if task.problem is REGRESSION:
         return "be a finite number"
-    listed = ", ".join(list(numbers)[:LABELS_SHOWN])
-    if len(numbers) > LABELS_SHOWN:
+    listed = ", ".join(list(outputs)[:LABELS_SHOWN])
+    if len(outputs) > LABELS_SHOWN:
         listed += ", ..."
     return f"be of {listed}"

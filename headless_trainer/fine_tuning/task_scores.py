@@ -29,34 +29,34 @@ class Metric:
     lower_is_better: bool = False
 
     def value(self, problem: Problem, labels: np.ndarray, outputs: np.ndarray) -> float:
-        """Compute the figure from labels and outputs in the form of `Problem`; classes without predictions count as 0."""
-        names = (
-            self.module.features[0]
-            if isinstance(self.module.features, list)
-            else self.module.features
-        )
-        given = {
+        """Compute the figure from labels and outputs in the form of `Problem`.
+
+        Classes without predictions count as 0.
+        """
+        inputs = {
             "references": labels,
             "predictions": problem.predictions(outputs),
             "prediction_scores": outputs,
         }
+        features = self.module.features
+        accepted = features[0] if isinstance(features, list) else features
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = self.module.compute(**{name: given[name] for name in names})
-        if isinstance(found, dict):
-            found = found[self.name] if len(found) > 1 else next(iter(found.values()))
-        return float(found)
+            result = self.module.compute(**{name: inputs[name] for name in accepted})
+        if not isinstance(result, dict):
+            return float(result)
+        if len(result) == 1:
+            (value,) = result.values()
+            return float(value)
+        return float(result[self.name])
 
     def fault(self, problem: Problem, labels: np.ndarray, outputs: np.ndarray) -> str | None:
-        """Why there is no value."""
+        """Say why there is no value, or return None if there is one."""
         try:
-            return (
-                None
-                if math.isfinite(self.value(problem, labels, outputs))
-                else "it is not defined there"
-            )
-        except Exception as error:  # noqa: BLE001  whatever a metric says of labels that it is not for
+            value = self.value(problem, labels, outputs)
+        except Exception as error:  # noqa: BLE001  whatever a metric says of other labels
             return str(error).partition("\n")[0].rstrip(".")
+        return None if math.isfinite(value) else "it is not defined there"
 
 
 def name_of(metric: str) -> str:
@@ -66,47 +66,66 @@ def name_of(metric: str) -> str:
 
 @cache
 def find_metric(metric: str, problem: Problem, classes: int) -> Metric:
-    """Load a metric by name or path; raise ValueError if that fails, if it does not fit the task, or if it has no direction.
+    """Load a metric by name or path, and find its direction.
 
-    Metrics of `named_score` need no network; other names are those of `evaluate`, or paths of its modules. The direction is
-    measured: a loss is lower for correct outputs than for the same outputs shuffled.
+    Metrics of `named_score` need no network; other names are those of `evaluate`, or paths of its
+    modules. The direction is measured: a loss is lower for correct outputs than for the same
+    outputs shuffled.
+
+    Raises:
+        ValueError: the metric cannot be loaded, does not fit the task, or has no direction.
     """
-    name, ours = name_of(metric), named_score.known_name(metric)
-    try:
-        module = evaluate.load(
-            *((named_score.__file__, name) if ours else (metric,)), keep_in_memory=True
+    candidate = Metric(name_of(metric), _load_module(metric))
+    numbers = np.array([0.5, 1.25, 2.5, 3.75])
+    if (
+        named_score.known_name(metric)
+        and problem is not REGRESSION
+        and candidate.fault(REGRESSION, numbers, numbers[::-1, None]) is None
+    ):
+        raise ValueError(
+            f"metric is {metric!r}, a score for numbers, but the labels are classes: choose "
+            "another."
         )
+    draw = np.random.default_rng(0)
+    labels, right_outputs = _perfect_predictions(problem, classes, draw)
+    fault = candidate.fault(problem, labels, right_outputs)
+    if fault is None:
+        right_value = candidate.value(problem, labels, right_outputs)
+        wrong_value = candidate.value(problem, labels, draw.permutation(right_outputs))
+        if right_value != wrong_value:
+            lower_is_better = right_value < wrong_value
+            return Metric(candidate.name, candidate.module, lower_is_better)
+        fault = f"it is {right_value:g} for correct and for wrong predictions"
+    raise ValueError(
+        f"metric is {metric!r}, not one for a {problem.name} task of {classes} classes ({fault})."
+    )
+
+
+def _load_module(metric: str) -> evaluate.EvaluationModule:
+    known_name = named_score.known_name(metric)
+    try:
+        if known_name:
+            return evaluate.load(named_score.__file__, known_name, keep_in_memory=True)
+        return evaluate.load(metric, keep_in_memory=True)
     except (OSError, ImportError) as error:
         raise ValueError(
             f"metric is {metric!r}, which cannot be loaded: {str(error).splitlines()[0]}"
         ) from error
-    found, numbers = Metric(name, module), np.array([0.5, 1.25, 2.5, 3.75])
-    if (
-        ours
-        and problem is not REGRESSION
-        and not found.fault(REGRESSION, numbers, numbers[::-1, None])
-    ):
-        raise ValueError(
-            f"metric is {metric!r}, a score for numbers, but the labels are classes: choose another."
-        )
-    draw, some = np.random.default_rng(0), min(classes, 50)
-    if problem is REGRESSION:  # positive, as some metrics require
-        right = (labels := draw.uniform(0.1, 1.0, 60))[:, None]
-    elif problem is MULTI_LABEL:
-        right = 0.1 + 0.8 * (labels := (draw.random((60, some)) < 0.5).astype(np.float32))
-    else:
-        right = 0.9 * np.eye(some)[labels := np.arange(60) % some] + 0.1 / some
-    fault = found.fault(problem, labels, right)
-    if not fault:
-        good, bad = (
-            found.value(problem, labels, outputs) for outputs in (right, draw.permutation(right))
-        )
-        if good != bad:
-            return Metric(name, module, lower_is_better=good < bad)
-        fault = f"it is {good:g} for correct and for wrong predictions"
-    raise ValueError(
-        f"metric is {metric!r}, not one for a {problem.name} task of {classes} classes ({fault})."
-    )
+
+
+def _perfect_predictions(
+    problem: Problem, classes: int, draw: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw labels of 60 rows and outputs that are right about them, in the form of `Problem`."""
+    shown_classes = min(classes, 50)
+    if problem is REGRESSION:
+        numbers = draw.uniform(0.1, 1.0, 60)  # positive, as some metrics require
+        return numbers, numbers[:, None]
+    if problem is MULTI_LABEL:
+        has_label = (draw.random((60, shown_classes)) < 0.5).astype(np.float32)
+        return has_label, 0.1 + 0.8 * has_label
+    labels = np.arange(60) % shown_classes
+    return labels, 0.9 * np.eye(shown_classes)[labels] + 0.1 / shown_classes
 
 
 def metric_of(task: Task) -> Metric:
@@ -119,63 +138,90 @@ def metric_facts(task: Task) -> dict:
 
 
 def check_metric(task: Task, labels: Sequence) -> None:
-    """Refuse a metric that has no value on rows with these labels, by trying it on random outputs."""
-    outputs = np.random.default_rng(0).random((len(labels), task.num_classes))
-    outputs /= (
-        outputs.sum(axis=1, keepdims=True) if task.label_names else -0.1
-    )  # numbers may be negative
-    if fault := metric_of(task).fault(
-        task.problem, task.problem.encode(labels, task.num_classes), outputs
-    ):
+    """Refuse a metric that has no value on rows with these labels, by trying it on random outputs.
+
+    Raises ValueError with the metric's own reason.
+    """
+    outputs = np.random.default_rng(0).random((len(labels), task.num_classes))  # (N, C)
+    if task.label_names is None:
+        outputs = -10 * outputs  # numbers may be negative
+    else:
+        outputs /= outputs.sum(axis=1, keepdims=True)
+    references = task.problem.encode(labels, task.num_classes)
+    fault = metric_of(task).fault(task.problem, references, outputs)
+    if fault is not None:
         raise ValueError(
-            f"metric is {task.metric!r}, which has no value on the {len(labels):,} rows to score: {fault}. Choose another."
+            f"metric is {task.metric!r}, which has no value on the {len(labels):,} rows to score: "
+            f"{fault}. Choose another."
         )
 
 
 def score_outputs(task: Task, scores: np.ndarray, labels: np.ndarray, when: str) -> dict:
-    """Return metrics, mean loss (plain cross-entropy in nats, or squared error) and, for classes, the calibration error.
+    """Score what a model says about rows of a task.
 
-    Inputs are the ``(N, C)`` outputs of the model and labels from `problems.Problem.encode`. A FloatingPointError says
-    ``when`` (``after step 7``) an output was not finite, or a metric undefined.
+    Args:
+        task: the task, with its metrics.
+        scores: the ``(N, C)`` outputs of the model.
+        labels: from `problems.Problem.encode`.
+        when: the moment, for messages: ``after step 7``.
+
+    Returns:
+        ``metrics`` by name; the mean ``loss``, plain cross-entropy in nats or squared error; and
+        for single labels the ``calibration_error``.
+
+    Raises:
+        FloatingPointError: an output is not finite, or a metric is undefined.
     """
-    scores, labels = torch.from_numpy(scores).double(), torch.from_numpy(labels)
-    if not torch.isfinite(scores).all():  # argmax would still return a class
+    outputs = torch.from_numpy(scores).double()
+    references = torch.from_numpy(labels)
+    if not torch.isfinite(outputs).all():  # argmax would still return a class
         raise FloatingPointError(
-            f"The model's outputs on {task.name} are not finite {when}, so the run stops. Lower learning_rate, add "
-            "warmup_steps or lower max_grad_norm."
+            f"The model's outputs on {task.name} are not finite {when}, so the run stops. Lower "
+            "learning_rate, add warmup_steps or lower max_grad_norm."
         )
     problem = task.problem
-    loss = (
-        problem.loss_sum(scores, labels.double() if labels.is_floating_point() else labels)
-        / labels.numel()
-    )
-    outputs, references, found = problem.outputs(scores).numpy(), labels.numpy(), {}
-    for metric in dict.fromkeys(
-        [task.metric, *task.further, *["macro_f1"][: task.label_names is not None]]
-    ):
-        value = find_metric(metric, problem, task.num_classes).value(problem, references, outputs)
-        if not math.isfinite(value):
-            raise FloatingPointError(
-                f"The metric {metric} of {task.name} is not defined for what the model predicts {when}, so the run stops. "
-                "Choose another --metric."
-            )
-        found[name_of(metric)] = value
-    scored = {"metrics": found, "loss": loss.item()}
+    if references.is_floating_point():
+        references = references.double()
+    loss = problem.loss_sum(outputs, references) / references.numel()
+    predicted = problem.outputs(outputs).numpy()
+    scored = {"metrics": _metrics(task, predicted, labels, when), "loss": loss.item()}
     if problem is SINGLE_LABEL:
         scored["calibration_error"] = calibration_error(
-            outputs.max(axis=1), problem.predictions(outputs) == references
+            predicted.max(axis=1), problem.predictions(predicted) == labels
         )
     return scored
 
 
-def calibration_error(confidence: np.ndarray, right: np.ndarray, bins: int = 15) -> float:
-    """Return the expected calibration error, the distance between confidence and accuracy, in [0, 1].
+def _metrics(task: Task, predicted: np.ndarray, labels: np.ndarray, when: str) -> dict[str, float]:
+    """Return the task's own metric, those of its benchmark and, for classes, macro F1."""
+    names = [task.metric, *task.further]
+    if task.label_names is not None:
+        names.append("macro_f1")
+    values = {}
+    for name in dict.fromkeys(names):
+        metric = find_metric(name, task.problem, task.num_classes)
+        value = metric.value(task.problem, labels, predicted)
+        if not math.isfinite(value):
+            raise FloatingPointError(
+                f"The metric {name} of {task.name} is not defined for what the model predicts "
+                f"{when}, so the run stops. Choose another --metric."
+            )
+        values[name_of(name)] = value
+    return values
 
-    It is the mean over rows of the distance between accuracy and mean confidence in their bin. The ``bins`` have equal width
-    and include their upper edge. ``confidence`` is the largest probability of each row, ``(N,)``, and ``right`` whether it was
-    that of the correct class. Source: https://arxiv.org/abs/1706.04599, section 2.
+
+def calibration_error(confidence: np.ndarray, right: np.ndarray, bins: int = 15) -> float:
+    """Return the expected calibration error, the distance of confidence and accuracy, in [0, 1].
+
+    It is the mean over rows of the distance between accuracy and mean confidence in their bin. The
+    ``bins`` have equal width and include their upper edge. Source:
+    https://arxiv.org/abs/1706.04599, section 2.
+
+    Args:
+        confidence: the largest probability of each row, ``(N,)``.
+        right: whether that was the correct class, ``(N,)``.
+        bins: how many bins divide [0, 1].
     """
-    own_bin = np.searchsorted(np.linspace(0.0, 1.0, bins + 1), confidence, side="left")
-    return float(
-        pandas.Series(confidence - right).groupby(own_bin).sum().abs().sum() / len(confidence)
-    )
+    bin_of_row = np.searchsorted(np.linspace(0.0, 1.0, bins + 1), confidence, side="left")
+    difference_by_bin = pandas.Series(confidence - right).groupby(bin_of_row).sum()
+    return float(difference_by_bin.abs().sum() / len(confidence))

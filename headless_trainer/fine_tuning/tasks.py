@@ -14,29 +14,39 @@ class Task:
     """One task: the form of its rows, and its scores."""
 
     name: str
-    benchmark: str  # in `results.BENCHMARK_NAMES`
-    columns: tuple[str, ...]  # of the texts
-    label_names: (
-        tuple[str, ...] | None
-    )  # the classes in the order of their numbers, None for regression
+    # A key of `results.BENCHMARK_NAMES`.
+    benchmark: str
+    # The columns of the texts.
+    columns: tuple[str, ...]
+    # The classes in the order of their numbers; None for regression.
+    label_names: tuple[str, ...] | None
     problem: Problem = SINGLE_LABEL
-    metric: str = "accuracy"  # the score in the paper's tables 1 and 2
-    further: tuple[str, ...] = ()  # scores of the benchmark itself
-    form: str = "segments"  # how columns become texts: segments, wic or copa
-    evaluation_splits: tuple[str, ...] = ("validation",)  # scored together, as one set
-    train_language: str | None = None  # of XNLI
-    languages: tuple[str, ...] = ()  # of XNLI, each scored as a separate set
-    # The classes in the order of their numbers in the benchmark's files, if a model has another order or other names.
+    # The score in the paper's tables 1 and 2.
+    metric: str = "accuracy"
+    # Other scores of the benchmark itself.
+    further: tuple[str, ...] = ()
+    # How columns become texts: segments, wic or copa.
+    form: str = "segments"
+    # Scored together, as one set.
+    evaluation_splits: tuple[str, ...] = ("validation",)
+    # Of XNLI alone: the language of the training rows, and those scored, each as a separate set.
+    train_language: str | None = None
+    languages: tuple[str, ...] = ()
+    # The classes in the order of their numbers in the benchmark's files, if a model has another
+    # order or other names.
     numbered_names: tuple[str, ...] | None = None
 
     @property
     def num_classes(self) -> int:
         """Number of classes, or of labels that a row may have; 1 for regression."""
-        return len(self.label_names or "1")
+        return 1 if self.label_names is None else len(self.label_names)
 
     @property
     def num_labels(self) -> int:
-        """Number of outputs of the head: one per class; one for regression, and for the score of a candidate."""
+        """Number of outputs of the head: one per class, and one for regression.
+
+        Each candidate of a multiple choice (copa) gets a score, so one output is enough for it.
+        """
         return 1 if self.form == "copa" else self.num_classes
 
 
@@ -44,8 +54,6 @@ _PAIR = ("sentence1", "sentence2")
 _NLI = ("entailment", "neutral", "contradiction")
 _ENTAILED = ("entailment", "not_entailment")
 _TRUTH = ("False", "True")
-# The benchmark scores the two sets separately: `validation_split` of `load_task` names either.
-_BOTH = {"evaluation_splits": ("validation_matched", "validation_mismatched")}
 
 GLUE = (
     Task(
@@ -57,7 +65,14 @@ GLUE = (
         "qqp", "glue", ("question1", "question2"), ("not_duplicate", "duplicate"), further=("f1",)
     ),
     Task("stsb", "glue", _PAIR, None, REGRESSION, metric="spearmanr", further=("pearsonr",)),
-    Task("mnli", "glue", ("premise", "hypothesis"), _NLI, **_BOTH),
+    # The benchmark scores the two sets separately: `validation_split` of `load_task` names either.
+    Task(
+        "mnli",
+        "glue",
+        ("premise", "hypothesis"),
+        _NLI,
+        evaluation_splits=("validation_matched", "validation_mismatched"),
+    ),
     Task("qnli", "glue", ("question", "sentence"), _ENTAILED),
     Task("rte", "glue", _PAIR, _ENTAILED),
     Task("wnli", "glue", _PAIR, ("not_entailment", "entailment")),
@@ -69,29 +84,13 @@ SUPER_GLUE = (
     Task("copa", "super_glue", ("premise", *_CHOICES, "question"), _CHOICES, form="copa"),
     Task("wic", "super_glue", _PAIR, _TRUTH, form="wic"),
 )
-XNLI_LANGUAGES = (
-    "ar",
-    "bg",
-    "de",
-    "el",
-    "en",
-    "es",
-    "fr",
-    "hi",
-    "ru",
-    "sw",
-    "th",
-    "tr",
-    "ur",
-    "vi",
-    "zh",
-)
+XNLI_LANGUAGES = tuple("ar bg de el en es fr hi ru sw th tr ur vi zh".split())
 XNLI = Task(
     "xnli", "xnli", ("premise", "hypothesis"), _NLI, train_language="en", languages=XNLI_LANGUAGES
 )
 XNLI_TRANSLATE_TRAIN = tuple(
-    replace(XNLI, name=f"xnli_{each}", train_language=each, languages=(each,))
-    for each in XNLI_LANGUAGES
+    replace(XNLI, name=f"xnli_{language}", train_language=language, languages=(language,))
+    for language in XNLI_LANGUAGES
 )
 TASKS: dict[str, Task] = {
     task.name: task for task in (*GLUE, *SUPER_GLUE, XNLI, *XNLI_TRANSLATE_TRAIN)
@@ -100,7 +99,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "glue": tuple(task.name for task in GLUE),
     "superglue": tuple(task.name for task in SUPER_GLUE),
     "xnli_translate_train": tuple(task.name for task in XNLI_TRANSLATE_TRAIN),
-    # Table 1, in its order: GLUE without RTE, whose scores vary too much, and WNLI. SuperGLUE is a table of its own.
+    # Table 1, in its order: GLUE without RTE, whose scores vary too much, and WNLI. SuperGLUE is a
+    # table of its own.
     "paper": ("mrpc", "cola", "stsb", "sst2", "qnli", "qqp", "mnli"),
 }
 
@@ -108,26 +108,37 @@ GROUPS: dict[str, tuple[str, ...]] = {
 def select_tasks(names: Sequence[str], languages: Sequence[str] | None = None) -> list[Task]:
     """Return the tasks that names in `TASKS` and `GROUPS` stand for, in order, each once.
 
-    ``languages`` of XNLI are scored (``xnli``), or trained and scored (``xnli_translate_train``). All fifteen by default.
+    ``languages`` of XNLI are scored (``xnli``), or trained and scored (``xnli_translate_train``);
+    all fifteen by default. Raises ValueError for an unknown name or language.
     """
-    selected = {}
+    selected: dict[str, Task] = {}
     for name in names:
-        if name not in TASKS and name not in GROUPS:
-            nearest = difflib.get_close_matches(name.lower(), [*TASKS, *GROUPS], n=1, cutoff=0.0)[0]
-            shown = ", ".join(
-                [*GROUPS, *GROUPS["glue"], *GROUPS["superglue"], "xnli", "xnli_<language>"]
-            )
-            raise ValueError(f"tasks must be of {shown}, got {name!r}. Did you mean {nearest!r}?")
-        selected |= {member: TASKS[member] for member in GROUPS.get(name, (name,))}
+        _check_is_known(name)
+        for member in GROUPS.get(name, (name,)):
+            selected[member] = TASKS[member]
     if not languages:
-        return [*selected.values()]
-    if unknown := {*languages}.difference(XNLI_LANGUAGES):
+        return list(selected.values())
+    unknown = set(languages).difference(XNLI_LANGUAGES)
+    if unknown:
         raise ValueError(f"languages must be of {', '.join(XNLI_LANGUAGES)}, got {min(unknown)!r}.")
     chosen = []
     for task in selected.values():
         kept = tuple(
             language for language in dict.fromkeys(languages) if language in task.languages
         )
-        if kept or not task.languages or task.name in names:
-            chosen.append(replace(task, languages=kept or task.languages))
+        if kept:
+            chosen.append(replace(task, languages=kept))
+        # A task of another language goes, unless the user named it.
+        elif not task.languages or task.name in names:
+            chosen.append(task)
     return chosen
+
+
+def _check_is_known(name: str) -> None:
+    if name in TASKS or name in GROUPS:
+        return
+    (nearest,) = difflib.get_close_matches(name.lower(), [*TASKS, *GROUPS], n=1, cutoff=0.0)
+    listed = [*GROUPS, *GROUPS["glue"], *GROUPS["superglue"], "xnli", "xnli_<language>"]
+    raise ValueError(
+        f"tasks must be of {', '.join(listed)}, got {name!r}. Did you mean {nearest!r}?"
+    )

@@ -1,4 +1,4 @@
-"""Tell whether a model is still the one that stored scores belong to: its weights, tokenizer and code."""
+"""Tell whether a model is still the one of stored scores: its weights, tokenizer and code."""
 
 import hashlib
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from transformers.utils.hub import extract_commit_hash
 
 from ..files.sources import find_file, fingerprint
 
-# What a tokenizer may be read from, whatever its class: `AutoTokenizer` looks for these names and patterns.
+# What a tokenizer may be read from, whatever its class: `AutoTokenizer` looks for these names.
 TOKENIZER_FILES = (
-    "tokenizer*.json",  # also tokenizer_config.json, and tokenizer.<version>.json for other versions
+    "tokenizer*.json",  # also tokenizer_config.json, and tokenizer.<version>.json
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab*",
@@ -31,8 +31,8 @@ class ModelIdentity:
     """Fingerprints of all that decides a model's scores.
 
     ``weights`` is that of `files.sources.fingerprint`: weights, configuration and tokenizer.json.
-    ``tokenizer_and_code`` covers every other file of the tokenizer and of custom code. The two stand apart because scores
-    stored by earlier versions have only the first.
+    ``tokenizer_and_code`` covers every other file of the tokenizer and of custom code. The two
+    stand apart because scores stored by earlier versions have only the first.
     """
 
     weights: str
@@ -46,7 +46,9 @@ def identify(
     tokenizer_name: str | None = None,
     **hub,
 ) -> ModelIdentity:
-    """Return the identity of a model, by the contents of local files and by the commits of those on the Hub.
+    """Return the identity of a model.
+
+    It depends on the contents of local files, and on the commits of repositories on the Hub.
 
     Args:
         model: folder or Hub name of the model.
@@ -64,7 +66,7 @@ def identify(
 
 
 def _contents(source: str, patterns: tuple[str, ...], hub: dict) -> str:
-    """Return a hash of the names and contents of a folder's files, or the commit of a source on the Hub."""
+    """Return a hash of a folder's files, names and contents, or the commit of a Hub repository."""
     folder = Path(source)
     if not folder.is_dir():
         return _commit(source, hub)
@@ -78,7 +80,7 @@ def _contents(source: str, patterns: tuple[str, ...], hub: dict) -> str:
 
 
 def _commit(source: str, hub: dict) -> str:
-    """Return the commit of a Hub repository whose tokenizer and configuration are loaded, so in the cache."""
+    """Return the commit of a Hub repository, whose tokenizer and configuration are in the cache."""
     for name in ("tokenizer_config.json", "tokenizer.json", "config.json"):
         commit = extract_commit_hash(find_file(source, name, **hub), None)
         if commit is not None:

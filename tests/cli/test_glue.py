@@ -24,12 +24,8 @@ pytest.importorskip("sklearn")
 
 from headless_trainer.checkpoints.token_counts import save_token_counts
 from headless_trainer.cli.glue import main
-from headless_trainer.files.sources import fingerprint
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
-from headless_trainer.fine_tuning.grid import model_names
 from headless_trainer.fine_tuning.results import read_run, write_run
-from headless_trainer.fine_tuning.task_scores import score_outputs
-from headless_trainer.fine_tuning.tasks import TASKS
 
 
 @pytest.fixture(scope="session")
@@ -471,30 +467,6 @@ def test_a_fault_in_the_last_run_of_a_grid_stops_it_before_the_first(tmp_path, d
     assert not results(tmp_path / "out")
 
 
-def test_names_of_models_tell_them_apart():
-    assert model_names(["org/bert", "runs/a"]) == ["bert", "a"]
-    assert model_names(["x/run/checkpoint-5", "x/run/checkpoint-10"]) == [
-        "run_checkpoint-5",
-        "run_checkpoint-10",
-    ]
-    assert model_names(["one/bert", "two/bert", "gpt2"]) == ["one_bert", "two_bert", "gpt2"]
-    assert model_names(["out/balanced/bert/topics/best"]) == ["bert_topics_best"]
-    with pytest.raises(ValueError, match="twice"):
-        model_names(["bert", "./bert"])
-
-
-def test_the_fingerprint_is_that_of_the_weights(tmp_path, encoders):
-    copied = shutil.copytree(encoders[0], tmp_path / "copy")
-    config = BertConfig()
-    assert (
-        fingerprint(str(copied), config)
-        == fingerprint(encoders[0], config)
-        != fingerprint(encoders[1], config)
-    )
-    (copied / "config.json").write_text("{}")
-    assert fingerprint(str(copied), config) != fingerprint(encoders[0], config)
-
-
 @pytest.mark.parametrize("missing", ["evaluate", "sklearn"])
 def test_a_missing_extra_is_named_before_anything_is_loaded(tmp_path, monkeypatch, missing):
     for name in [name for name in sys.modules if name.partition(".")[0] == missing]:
@@ -502,12 +474,3 @@ def test_a_missing_extra_is_named_before_anything_is_loaded(tmp_path, monkeypatc
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(SystemExit, match=r"headless_trainer\[eval\]"):
         main(["--model_name_or_path", "nowhere", "--output_dir", str(tmp_path)])
-
-
-@pytest.mark.parametrize(
-    "name, rows", [("stsb", [[float("nan")], [0.5]]), ("cola", [[0.2, float("inf")], [0.1, 0.3]])]
-)
-def test_outputs_that_are_not_finite_are_no_score(name, rows):
-    labels = TASKS[name].problem.encode([0, 1], 2)
-    with pytest.raises(FloatingPointError, match=f"outputs on {name} are not finite after step 7"):
-        score_outputs(TASKS[name], numpy.array(rows, dtype=numpy.float32), labels, "after step 7")

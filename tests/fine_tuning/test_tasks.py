@@ -1,74 +1,15 @@
-"""The table of tasks, which names choose which, and rows from local mirrors, the Hub and the user's own files."""
+"""The tasks of the benchmarks: their groups, metrics, classes and languages."""
 
-import dataclasses
-import logging
-
-import datasets
-import pyarrow as pa
 import pytest
-from row_files import rows_of_the_hub, write_jsonl
 
 pytest.importorskip("sklearn")
 
-from headless_trainer.fine_tuning import task_rows
-from headless_trainer.fine_tuning.glue_arguments import GlueArguments
 from headless_trainer.fine_tuning.metrics.named_score import known_name
 from headless_trainer.fine_tuning.problems import REGRESSION
-from headless_trainer.fine_tuning.task_rows import load_task, rows_hash
 from headless_trainer.fine_tuning.tasks import GROUPS, TASKS, XNLI_LANGUAGES, select_tasks
 
-SENTENCE = [{"sentence": "One.", "label": 1, "idx": 0}, {"sentence": "Two.", "label": 0, "idx": 1}]
-PAIRS = [
-    {"sentence1": "2001-01-01", "sentence2": "y", "label": 1, "idx": 0},
-    {"sentence1": "2002-02-02", "sentence2": "", "label": 0, "idx": 1},
-    {"sentence1": "2003-03-03", "sentence2": "ü", "label": 1, "idx": 2},
-]
-NLI = [
-    {"premise": f"p{number}", "hypothesis": f"h{number}", "label": number} for number in range(3)
-]
-COPA = [
-    dict(zip(("premise", "choice1", "choice2", "question", "label"), row, strict=True))
-    for row in (
-        (
-            "My body cast a shadow over the grass.",
-            "The sun was rising.",
-            "I cut the grass.",
-            "cause",
-            0,
-        ),
-        ("The woman laughed. ", "It rained.", "I'm glad.", "effect", 1),
-    )
-]
-WIC = [
-    dict(
-        zip(
-            ("sentence1", "sentence2", "start1", "end1", "start2", "end2", "label"),
-            row,
-            strict=True,
-        )
-    )
-    for row in (
-        ("Do you want to come over to my place later?", "No place.", 31, 36, 3, 8, 0),
-        ("Čas came.", "Come", 4, 8, 0, 4, 1),
-    )
-]
 
-
-def mirror(folder, name, rows, validation=None, splits=("train", "validation")):
-    for split in splits:
-        write_jsonl(
-            folder / name / f"{split}.jsonl",
-            rows if split == "train" or validation is None else validation,
-        )
-    return str(folder)
-
-
-def load(name, data_dir, languages=None, **settings):
-    (task,) = select_tasks([name], languages)
-    return load_task(task, GlueArguments(data_dir=data_dir, **settings))
-
-
-def test_groups_of_tasks():
+def test_every_task_is_in_a_group_or_is_xnli():
     assert GROUPS["paper"] == ("mrpc", "cola", "stsb", "sst2", "qnli", "qqp", "mnli")
     assert {name for members in GROUPS.values() for name in members} | {"xnli"} == set(TASKS)
 
@@ -86,7 +27,7 @@ def test_metrics_of_tasks_are_those_of_the_paper_and_of_the_benchmarks():
     assert all(known_name(name) == name for names in other.values() for name in names)
 
 
-def test_outputs_of_the_head():
+def test_the_head_has_an_output_for_each_class():
     outputs = {
         name: task.num_labels
         for name, task in TASKS.items()
@@ -147,167 +88,3 @@ def test_an_unknown_task_suggests_the_nearest(given, nearest):
         ValueError, match=f"tasks must be of glue, .*got '{given}'. Did you mean '{nearest}'"
     ):
         select_tasks(["cola", given])
-
-
-def test_one_sentence_and_pairs_are_text_whatever_they_look_like(tmp_path):
-    train, evaluation = load("cola", mirror(tmp_path, "cola", SENTENCE, SENTENCE[1:]))
-    assert train[:] == {"texts": [[["One."]], [["Two."]]], "label": [1, 0]}
-    assert train.features["label"] == datasets.Value("int64")
-    assert {name: rows[:] for name, rows in evaluation.items()} == {
-        "validation": {"texts": [[["Two."]]], "label": [0]}
-    }
-    train, _ = load("mrpc", mirror(tmp_path, "mrpc", PAIRS))
-    assert train["texts"][:] == [[["2001-01-01", "y"]], [["2002-02-02", ""]], [["2003-03-03", "ü"]]]
-
-
-@pytest.mark.parametrize("labels", [[0, 2.5, 5], [1, 0, 1]])
-def test_regression(tmp_path, labels):
-    rows = [{**row, "label": label} for row, label in zip(PAIRS, labels, strict=True)]
-    train, _ = load("stsb", mirror(tmp_path, "stsb", rows))
-    assert train["label"][:] == labels and train.features["label"] == datasets.Value("float64")
-
-
-def test_copa_is_two_sentences_joined_by_what_the_question_asks_for(tmp_path):
-    train, _ = load("copa", mirror(tmp_path, "copa", COPA))
-    effect = "My body cast a shadow over the grass because"
-    assert train["texts"][:] == [
-        [[f"{effect} the sun was rising."], [f"{effect} I cut the grass."]],
-        [["The woman laughed therefore it rained."], ["The woman laughed therefore I'm glad."]],
-    ]
-    assert train["label"][:] == [0, 1]
-
-
-def test_wic_marks_the_word_in_both_sentences(tmp_path):
-    train, _ = load("wic", mirror(tmp_path, "wic", WIC))
-    assert train["texts"][:] == [
-        [["Do you want to come over to my * place * later?", "No * place *."]],
-        [["Čas * came *.", "* Come *"]],
-    ]
-
-
-def test_mnli_scores_its_two_sets_as_one(tmp_path):
-    mirror(tmp_path, "mnli", NLI, splits=["train"])
-    mirror(tmp_path, "mnli", NLI[:2], splits=["validation_matched"])
-    mirror(tmp_path, "mnli", NLI[2:], splits=["validation_mismatched"])
-    train, evaluation = load("mnli", str(tmp_path))
-    assert len(train) == 3
-    assert evaluation["validation"]["texts"][:] == [[["p0", "h0"]], [["p1", "h1"]], [["p2", "h2"]]]
-    _, evaluation = load("mnli", str(tmp_path), validation_split="validation_mismatched")
-    assert evaluation["validation"]["texts"][:] == [[["p2", "h2"]]]
-    train, evaluation = load(
-        "mnli", str(tmp_path), max_train_samples=2, max_eval_samples=1
-    )  # of each set
-    assert len(train) == 2 and evaluation["validation"]["texts"][:] == [
-        [["p0", "h0"]],
-        [["p2", "h2"]],
-    ]
-
-
-def test_xnli_trains_on_english_and_scores_each_language(tmp_path):
-    for language in ("de", "en", "fr"):
-        rows = [{**row, "premise": language} for row in NLI]
-        mirror(tmp_path, f"xnli/{language}", rows, rows[:1])
-        mirror(tmp_path, f"xnli/{language}", rows[:2], splits=["test"])
-    train, evaluation = load("xnli", str(tmp_path), ["fr", "de"])
-    assert train["texts"][0] == [["en", "h0"]]
-    found = {language: rows["texts"][:] for language, rows in evaluation.items()}
-    assert found == {"fr": [[["fr", "h0"]]], "de": [[["de", "h0"]]]}
-    train, evaluation = load("xnli_de", str(tmp_path), train_split="test")
-    assert train["texts"][:] == [[["de", "h0"]], [["de", "h1"]]]
-    assert list(evaluation) == ["de"]
-
-
-def test_names_of_classes_are_understood(tmp_path):
-    rows = [
-        {**row, "label": label}
-        for row, label in zip(NLI, ["neutral", "entailment", "contradiction"], strict=True)
-    ]
-    assert load("cb", mirror(tmp_path, "cb", rows))[0]["label"][:] == [2, 0, 1]
-    truth = [{"question": "q", "passage": "p", "label": label} for label in (True, False)]
-    train, _ = load("boolq", mirror(tmp_path, "boolq", truth))
-    assert train[:] == {"texts": [[["q", "p"]], [["q", "p"]]], "label": [1, 0]}
-
-
-@pytest.mark.parametrize("label", [-1, None])
-def test_rows_without_a_label_are_left_out(tmp_path, caplog, label):
-    rows = [SENTENCE[0], {**SENTENCE[1], "label": label}, {**SENTENCE[1], "sentence": "Three."}]
-    with caplog.at_level(logging.WARNING):
-        train, _ = load("cola", mirror(tmp_path, "cola", rows, SENTENCE))
-    assert train[:] == {"texts": [[["One."]], [["Three."]]], "label": [1, 0]}
-    assert "1 of 3 rows of data_dir" in caplog.text
-
-
-@pytest.mark.parametrize(("name", "rows", "message"), [
-    ("cola", [{"text": "x", "label": 0}], r"has no column 'sentence', only: text \(string\), label"),
-    ("cola", [{"sentence": "x"}], "has no column 'label'"),
-    ("cola", [*SENTENCE, {"sentence": None, "label": 1}], "row 2 of the column 'sentence' of .* must hold text"),
-    ("cola", [{"sentence": 5, "label": 1}], "the column 'sentence' of .* must hold text, got int64"),
-    ("cola", [*SENTENCE, {"sentence": "x", "label": 2}], "row 2 of .* label 2, which must be of unacceptable, acc"),
-    ("cb", [*NLI, {**NLI[0], "label": -2}], "row 3 of .* has label -2, which must be of entailment, contradiction"),
-    ("cb", [{**NLI[0], "label": "maybe"}], "row 0 of .* has label 'maybe'"),
-    ("cola", [{"sentence": "x", "label": 0.5}], "row 0 of .* has label 0.5"),
-    ("stsb", [{**PAIRS[0], "label": "much"}], "has label 'much', which must be a finite number"),
-    ("stsb", [{**PAIRS[0], "label": float("inf")}], "has label inf, which must be a finite number"),
-    ("cola", [{"sentence": "x", "label": -1}] * 2, "has no row with a label"),
-    ("stsb", [{**PAIRS[0], "label": -1.0}] * 2, "has no row with a label"),
-    ("cola", [], "holds no rows"),
-])  # fmt: skip
-def test_rows_that_are_not_those_of_the_task(tmp_path, name, rows, message):
-    with pytest.raises(ValueError, match=message):
-        load(name, mirror(tmp_path, name, rows))
-
-
-@pytest.mark.parametrize(("name", "settings", "message"), [
-    ("xnli", {}, "data_dir .*ar/validation.jsonl' does not exist"),
-    ("cola", {"train_split": "validation"}, "are both 'validation': the score would come from training rows"),
-])  # fmt: skip
-def test_what_is_not_in_data_dir(tmp_path, name, settings, message):
-    data_dir = mirror(tmp_path, "cola", SENTENCE)
-    mirror(tmp_path, "xnli/en", NLI)
-    with pytest.raises((FileNotFoundError, ValueError), match=message):
-        load(name, data_dir, **settings)
-
-
-def test_rows_from_the_hub(monkeypatch):
-    """Their numbers count, whatever the dataset calls its classes."""
-    features = {
-        "sentence": datasets.Value("large_string"),
-        "label": datasets.ClassLabel(names=["0", "1"]),
-    }
-    asked = rows_of_the_hub(monkeypatch, features, sentence=["One.", "Two."], label=[1, 0])
-    train, _ = load("cola", None, cache_dir="cache", token="secret")
-    assert train[:] == {"texts": [[["One."]], [["Two."]]], "label": [1, 0]}
-    common = {"cache_dir": "cache", "token": "secret"}
-    assert asked == [
-        ("nyu-mll/glue", "cola", {"split": split, **common}) for split in ("train", "validation")
-    ]
-
-
-def test_super_glue_is_read_from_its_parquet_copy(monkeypatch):
-    """Its own files are a script."""
-
-    def load_dataset(name, config, revision=None, **settings):
-        assert (name, config, revision) == ("aps/super_glue", "cb", "refs/convert/parquet")
-        return datasets.Dataset.from_list(NLI)
-
-    monkeypatch.setattr(task_rows.datasets, "load_dataset", load_dataset)
-    assert len(load("cb", None)[0]) == 3
-
-
-def test_labels_may_be_numbers_of_any_width():
-    for kind in (pa.int8(), pa.uint32(), pa.float32(), pa.bool_()):
-        column = pa.array([True, False]).cast(pa.int8()).cast(kind)
-        assert task_rows.labels_of(TASKS["boolq"], pa.chunked_array([column]), "here") == [1, 0]
-
-
-def test_a_hash_of_rows_is_that_of_their_values_and_of_the_names_of_classes():
-    rows, cola = (
-        datasets.Dataset.from_dict({"texts": [[["a"]], [["b"]]], "label": [0, 1]}),
-        TASKS["cola"],
-    )
-    renamed = dataclasses.replace(cola, label_names=("x", "y"))
-    assert rows_hash(cola, rows.select([0, 1])) == rows_hash(cola, rows)
-    assert (
-        len({rows_hash(cola, rows), rows_hash(renamed, rows), rows_hash(cola, rows.select([1, 0]))})
-        == 3
-    )

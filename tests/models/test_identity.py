@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from builders import on_hub, save, tiny_model
+from builders import flip, on_hub, save, tiny_model
 from transformers import BertConfig, BertTokenizer
 
 from headless_trainer.models.identity import identify
@@ -93,3 +93,15 @@ def test_a_model_of_the_hub_is_known_by_its_commit(tmp_path, model_folder, mlm_t
     (repository / "refs" / "main").write_text("1" * 40)
     after = identify(name, CONFIG, mlm_tokenizer, cache_dir=str(cache))
     assert after.tokenizer_and_code != before.tokenizer_and_code
+
+
+def test_weights_and_configuration_make_a_model_and_tokenizer_files_do_not(
+    tmp_path, model_folder, mlm_tokenizer
+):
+    before = identify(model_folder, CONFIG, mlm_tokenizer)
+    flip(tmp_path / "model" / "model.safetensors")
+    other_weights = identify(model_folder, CONFIG, mlm_tokenizer)
+    change(tmp_path / "model", "config.json")
+    other_config = identify(model_folder, CONFIG, mlm_tokenizer)
+    assert len({before.weights, other_weights.weights, other_config.weights}) == 3
+    assert before.tokenizer_and_code == other_config.tokenizer_and_code

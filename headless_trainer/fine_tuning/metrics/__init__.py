@@ -1,1 +1,4 @@
-"""Metrics of the `evaluate` library without network: `evaluate.load` takes the path of a file and the name of a score."""
+"""Metrics of the `evaluate` library that need no network.
+
+`evaluate.load` takes the path of a file and the name of a score.
+"""

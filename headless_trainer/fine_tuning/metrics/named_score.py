@@ -1,6 +1,7 @@
-"""Scorers of scikit-learn and correlations of scipy, as metrics of `evaluate` that need no network.
+"""Scorers of scikit-learn and correlations of scipy, as metrics of `evaluate` without network.
 
-`evaluate.load("<path>/named_score.py", "roc_auc")`, by the names of `known_name`: those of scorers without ``neg_``.
+`evaluate.load("<path>/named_score.py", "roc_auc")`, by the names of `known_name`: those of scorers
+without ``neg_``.
 """
 
 import datasets
@@ -12,7 +13,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 
 def _correlation(correlate):
-    """Return a correlation, or 0 if a series is constant: such a model has learned nothing, and NaN would spoil every mean."""
+    """Return a scorer of a correlation.
+
+    It is 0 if a series is constant: such a model has learned nothing, and NaN would spoil every
+    mean.
+    """
 
     def value(references, predictions):
         if np.ptp(references) == 0 or np.ptp(predictions) == 0:
@@ -26,18 +31,19 @@ CORRELATIONS = {
     "spearmanr": _correlation(stats.spearmanr),
     "pearsonr": _correlation(stats.pearsonr),
 }
+# Scorers of scikit-learn that benchmarks call by other names.
 SCORERS = {
     "matthews_correlation": "matthews_corrcoef",
     "macro_f1": "f1_macro",
-}  # where benchmarks have other names
+}
 # Other names of the same figures, most of them those of `evaluate`.
 ALIASES = {
     "mse": "mean_squared_error",
     "mae": "mean_absolute_error",
     "mape": "mean_absolute_percentage_error",
-}
-ALIASES |= {"r_squared": "r2", "brier_score_loss": "brier_score"} | {
-    old: new for new, old in SCORERS.items()
+    "r_squared": "r2",
+    "brier_score_loss": "brier_score",
+    **{scorer: name for name, scorer in SCORERS.items()},
 }
 
 
@@ -45,42 +51,44 @@ def known_name(name: str) -> str | None:
     """Return the name of a figure without ``neg_`` and ``_score``, or None if unknown."""
     name = name.removeprefix("neg_")
     name = ALIASES.get(name, name)
-    return next(
-        (
-            each
-            for each in (name.removesuffix("_score"), name)
-            if each in CORRELATIONS or _scorer(each)
-        ),
-        None,
-    )
+    for candidate in (name.removesuffix("_score"), name):
+        if candidate in CORRELATIONS or _scorer(candidate):
+            return candidate
+    return None
 
 
 def _scorer(name: str) -> str | None:
-    names = metrics.get_scorer_names()
-    return next((each for each in (SCORERS.get(name, name), f"neg_{name}") if each in names), None)
+    """Return scikit-learn's name of a scorer, which may begin with ``neg_``, or None if unknown."""
+    scorers = metrics.get_scorer_names()
+    for candidate in (SCORERS.get(name, name), f"neg_{name}"):
+        if candidate in scorers:
+            return candidate
+    return None
 
 
-class _Predicted(BaseEstimator):
-    """A stand-in model that returns given predictions, for scorers, which take models."""
+class _Numbers(BaseEstimator):
+    """A stand-in for a model that predicted these outputs, since scorers take models."""
 
     def __init__(self, outputs=None):
-        self.outputs = outputs
+        self.outputs = outputs  # (N, C), or (N, 1) numbers
 
     def predict(self, rows):
         return self.outputs[:, 0]
 
 
-class _Classes(ClassifierMixin, _Predicted):
-    several = False  # whether rows have multiple labels
+class _Classes(ClassifierMixin, _Numbers):
+    """A stand-in for a classifier whose outputs are probabilities."""
+
+    has_several_labels = False
 
     @property
     def classes_(self):
         return np.arange(self.outputs.shape[1])
 
     def predict(self, rows):
-        return (
-            (self.outputs > 0.5).astype(np.int64) if self.several else self.outputs.argmax(axis=1)
-        )
+        if self.has_several_labels:
+            return (self.outputs > 0.5).astype(np.int64)
+        return self.outputs.argmax(axis=1)
 
     def predict_proba(self, rows):
         return self.outputs
@@ -90,28 +98,35 @@ class NamedScore(evaluate.Metric):
     """The figure that the name of the configuration chooses."""
 
     def _info(self):
-        row = datasets.List(datasets.Value("float64"))
+        outputs = datasets.List(datasets.Value("float64"))
+        # Labels are one number a row, or one for each of several labels.
+        label_types = (datasets.Value("float64"), outputs)
         features = [
-            {"prediction_scores": row, "references": kind}
-            for kind in (datasets.Value("float64"), row)
+            datasets.Features({"prediction_scores": outputs, "references": label_type})
+            for label_type in label_types
         ]
-        inputs = "prediction_scores: of each row the probability of every class or label, or the one number."
-        features = [*map(datasets.Features, features)]
         return evaluate.MetricInfo(
-            description=__doc__, citation="", inputs_description=inputs, features=features
+            description=__doc__,
+            citation="",
+            inputs_description="prediction_scores: of each row the probability of every class or "
+            "label, or the one number.",
+            features=features,
         )
 
     def _compute(self, prediction_scores, references):
-        outputs, references = np.array(prediction_scores), np.array(references)
-        model = _Predicted(outputs)
+        outputs = np.array(prediction_scores)  # (N, C), or (N, 1) numbers
+        labels = np.array(references)  # (N,), or (N, C) for several labels
+        model = _Numbers(outputs)
         if outputs.shape[1] > 1:
-            model, references = _Classes(outputs), references.astype(np.int64)
-            model.several = references.ndim == 2
-        name = _scorer(self.config_name) or ""
-        scorer = metrics.get_scorer(name) if name else CORRELATIONS[self.config_name]
-        value = scorer(model, np.zeros((len(references), 1)), references)
-        return {
-            self.config_name: float(
-                -value if name.startswith("neg_") or name == "max_error" else value
-            )
-        }
+            model = _Classes(outputs)
+            labels = labels.astype(np.int64)
+            model.has_several_labels = labels.ndim == 2
+        no_rows = np.zeros((len(labels), 1))  # the stand-in does not look at them
+        scorer_name = _scorer(self.config_name)
+        if scorer_name is None:
+            return {self.config_name: float(CORRELATIONS[self.config_name](model, no_rows, labels))}
+        value = metrics.get_scorer(scorer_name)(model, no_rows, labels)
+        # scikit-learn negates errors, so that higher is always better.
+        if scorer_name.startswith("neg_") or scorer_name == "max_error":
+            value = -value
+        return {self.config_name: float(value)}

@@ -1,4 +1,4 @@
-"""Metrics of the `evaluate` library that the package brings, those of others, their directions, and calibration."""
+"""Metrics by name or path, their directions, what they are refused for, and calibration."""
 
 import numpy as np
 import pytest
@@ -6,55 +6,17 @@ import pytest
 pytest.importorskip("evaluate")
 pytest.importorskip("sklearn")
 
-import evaluate
 from scipy import stats
 from sklearn import metrics as scores
 
-from headless_trainer.fine_tuning.metrics import named_score
 from headless_trainer.fine_tuning.problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from headless_trainer.fine_tuning.task_scores import (
     calibration_error,
     check_metric,
     find_metric,
-    name_of,
+    score_outputs,
 )
-from headless_trainer.fine_tuning.tasks import Task
-
-CORRELATIONS = ["spearmanr", "pearsonr"]
-# 3 true positives, 1 false positive, 2 false negatives, 2 true negatives
-MIXED = ([1, 1, 1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 1, 1, 0, 0])
-
-
-def compute(name: str, predictions: list, references: list) -> float:
-    """A score as any user of `evaluate` has it, from predicted classes, labels or numbers."""
-    outputs = np.array(predictions, dtype=float)
-    if name in CORRELATIONS:
-        outputs = outputs[:, None]
-    elif outputs.ndim == 1:
-        outputs = np.eye(2)[np.array(predictions)]
-    module = evaluate.load(named_score.__file__, name, keep_in_memory=True)
-    return module.compute(prediction_scores=outputs, references=references)[name]
-
-
-@pytest.mark.parametrize(("name", "predictions", "references", "wanted"), [
-    ("accuracy", *MIXED, 5 / 8),
-    ("f1", *MIXED, 2 * 3 / (2 * 3 + 1 + 2)),
-    ("macro_f1", *MIXED, (6 / 9 + 4 / 7) / 2),
-    ("matthews_correlation", *MIXED, (3 * 2 - 1 * 2) / (4 * 5 * 3 * 4) ** 0.5),
-    # Ranks 1 2 3 4 against 1 3 2 4: 1 - 6 * 2 / (4 * 15). Deviations: products 5 + 5, squares 5 and 24.75.
-    ("spearmanr", [0.0, 2.0, 1.0, 7.0], [1, 2, 3, 4], 0.8),
-    ("pearsonr", [0.0, 2.0, 1.0, 7.0], [1, 2, 3, 4], 10 / (5 * 29) ** 0.5),
-    ("pearsonr", [4.0, 3.0, 2.0, 1.0], [1, 2, 3, 4], -1.0),
-    # A class that is neither predicted nor present, and constant series, which correlate with nothing.
-    ("f1", [0, 0], [0, 0], 0.0),
-    ("macro_f1", [0, 0], [0, 0], 1.0),
-    *((name, [1, 1, 1], [0, 1, 0], 0.0) for name in ("matthews_correlation", *CORRELATIONS)),
-    *((name, [0, 1, 0], [1, 1, 1], 0.0) for name in ("matthews_correlation", *CORRELATIONS)),
-    ("accuracy", [[1, 0], [1, 1]], [[1, 0], [0, 1]], 0.5),  # any number of labels
-])  # fmt: skip
-@pytest.mark.filterwarnings("error:.*constant")
-def test_a_score_by_hand(name, predictions, references, wanted):
-    assert compute(name, predictions, references) == pytest.approx(wanted, abs=1e-12)
+from headless_trainer.fine_tuning.tasks import TASKS, Task
 
 
 def drawn(problem, seed: int, classes: int, rows: int = 60):
@@ -97,7 +59,7 @@ BINARY, MANY, LABELS, NUMBERS = (
     ("max_error", NUMBERS, lambda y, p, o: scores.max_error(y, p), True),
     ("spearmanr", NUMBERS, lambda y, p, o: stats.spearmanr(y, p)[0], False),
 ])  # fmt: skip
-def test_a_metric_by_name_is_that_of_the_library(name, kind, wanted, lower):
+def test_a_metric_by_name_has_the_value_and_direction_of_the_library(name, kind, wanted, lower):
     found = find_metric(name, *kind)
     assert found.lower_is_better is lower
     for seed in range(3 if wanted else 0):
@@ -105,16 +67,6 @@ def test_a_metric_by_name_is_that_of_the_library(name, kind, wanted, lower):
         assert found.value(kind[0], arrays[0], arrays[2]) == pytest.approx(
             wanted(*arrays), abs=1e-9
         )
-
-
-def test_names_of_one_figure_are_one():
-    names = {"mse": "mean_squared_error", "neg_log_loss": "log_loss", "roc_auc_score": "roc_auc"}
-    names |= {
-        "f1_macro": "macro_f1",
-        "runs/own_metric.py": "own_metric",
-        "d2_log_loss_score": "d2_log_loss_score",
-    }
-    assert {name: name_of(name) for name in names} == names
 
 
 @pytest.mark.parametrize(("name", "kind", "labels", "message"), [
@@ -149,14 +101,14 @@ class Share(evaluate.Metric):
 """
 
 
-def test_a_metric_by_path_and_its_direction(tmp_path):
+def test_a_metric_by_path_is_loaded_and_its_direction_found(tmp_path):
     (tmp_path / "share_wrong.py").write_text(OWN)
     found = find_metric(str(tmp_path / "share_wrong.py"), *MANY)
     assert (found.name, found.lower_is_better) == ("share_wrong", True)
     assert found.value(SINGLE_LABEL, np.array([0, 1, 2, 3]), np.eye(4)[[0, 1, 2, 0]]) == 0.25
 
 
-def test_calibration_by_hand():
+def test_the_calibration_error_has_the_value_worked_out_by_hand():
     confidence, right = (
         np.array([0.7, 0.8, 0.6, 0.45, 1.0]),
         np.array([True, False, True, True, True]),
@@ -172,3 +124,12 @@ def test_calibration_by_hand():
     assert calibration_error(
         np.array([0.75, 0.76]), np.array([True, False]), bins=4
     ) == pytest.approx(0.505)
+
+
+@pytest.mark.parametrize(
+    "name, rows", [("stsb", [[float("nan")], [0.5]]), ("cola", [[0.2, float("inf")], [0.1, 0.3]])]
+)
+def test_outputs_that_are_not_finite_are_no_score(name, rows):
+    labels = TASKS[name].problem.encode([0, 1], 2)
+    with pytest.raises(FloatingPointError, match=f"outputs on {name} are not finite after step 7"):
+        score_outputs(TASKS[name], np.array(rows, dtype=np.float32), labels, "after step 7")

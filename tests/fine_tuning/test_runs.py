@@ -1,4 +1,4 @@
-"""Early stopping, the kept model and the lines of the log, by the command itself, with scores that are given."""
+"""Runs of a grid with chosen scores: early stopping, the lines of the log, and the kept model."""
 
 import json
 import logging
@@ -15,6 +15,9 @@ pytest.importorskip("sklearn")
 
 from headless_trainer.cli.glue import main
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
+from headless_trainer.fine_tuning.grid import Run
+from headless_trainer.fine_tuning.results import BEST
+from headless_trainer.fine_tuning.runs import keep_model
 
 ROWS = 10
 
@@ -138,3 +141,16 @@ def test_an_epoch_is_a_line_of_the_log_without_a_bar(model, files, right, tmp_pa
     assert [line.endswith("best so far") for line in shown] == [True, True, True, False]
     out, err = capfd.readouterr()
     assert "%|" not in out + err and "it/s" not in out + err
+
+
+def test_a_better_model_replaces_a_link_and_not_the_model_behind_it(tmp_path):
+    elsewhere = tmp_path / "disk" / "model"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "model.safetensors").touch()
+    task = tmp_path / "grid" / "rte"
+    (task / "seed_1.best").mkdir(parents=True)
+    (task / BEST).symlink_to(elsewhere)
+    kept = keep_model(Run(None, None, seed=1, path=task / "seed_1.json"), {"score": 0.5})
+    assert kept == task / BEST and not kept.is_symlink()
+    assert [path.name for path in kept.iterdir()] == ["seed.json"]
+    assert (elsewhere / "model.safetensors").is_file()
