@@ -56,6 +56,7 @@ def glue_results(runs: list[dict]) -> list[EvalResult]:
     run_of_task = {}
     for run in runs:
         run_of_task[run["task"]] = run
+        # The score of a part of a set would be taken for that of the whole.
         if run["settings"].get("max_eval_samples"):
             continue
         for set_name, scored in best_sets(run).items():
@@ -135,6 +136,7 @@ def add_grid_results(grid: Grid) -> None:
     Models that are not local folders with a card are left alone.
     """
     finished = read_runs(grid.training.output_dir)
+    # Each model once: it has a run for each task and seed.
     models = {run.model.source: run.model for run in grid.runs}
     for model in models.values():
         runs = [run for run in finished if run["model"] == model.name and run["loss"] == grid.loss]

@@ -94,6 +94,7 @@ def prepare_grid(arguments: GlueArguments, training: GlueTrainingArguments) -> G
     tasks = choose_tasks(arguments, training.do_predict)
     check_writable(training.output_dir)
     models = load_models(arguments, tasks)
+    # Failures that come after the training are found here.
     if training.push_to_hub:
         _check_push(training, len(models), len(tasks))
     loss = arguments.loss
@@ -101,6 +102,7 @@ def prepare_grid(arguments: GlueArguments, training: GlueTrainingArguments) -> G
         loss = tasks[0].problem.losses[0] if arguments.is_own_task else "balanced"
     settings = run_settings(arguments, training)
     identities = {model.name: model.identity for model in models}
+    # Before the rows are read, which takes longer.
     check_grid_settings(training.output_dir, loss, settings, identities, rows={})
     warn_of_unrecorded_tokenizers(training.output_dir, loss, identities)
     runs = [

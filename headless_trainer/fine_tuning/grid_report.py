@@ -42,6 +42,7 @@ def write_grid_report(output_dir: str | Path) -> str:
     for run in sorted(runs, key=lambda run: benchmarks.index(run["benchmark"])):
         runs_by_title.setdefault(_table_title(run), []).append(run)
     parts = ["# Fine-tuning results"]
+    # Benchmarks are in the order of the paper, and each task of a user has a table of its own.
     for title, runs_of_table in runs_by_title.items():
         parts += [f"## {title}", benchmark_table(runs_of_table), _how_scored(runs_of_table)]
     only_own_tasks = all(run["benchmark"] == OWN_TASK for run in runs)
@@ -67,7 +68,9 @@ def _how_scored(runs: list[dict]) -> str:
     runs_of_model_and_task = pandas.DataFrame(runs).value_counts(["model", "task"])
     fewest = runs_of_model_and_task.min()
     most = runs_of_model_and_task.max()
-    seeds = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    seeds = str(most)
+    if fewest < most:  # an unfinished grid, or models that were added with other seeds
+        seeds = f"{fewest} to {most}"
     epochs = max(len(run["epochs"]) for run in runs)
     text = (
         f"Seeds of each model: {seeds}. Each score is the best of {count(epochs, 'epoch')} on the "
@@ -89,6 +92,7 @@ def benchmark_table(runs: list[dict]) -> str:
     if first["benchmark"] != OWN_TASK:
         return seeds_table(scores_of(runs))
     lower_is_better = first["lower_is_better"]
+    # Losses and errors have no scale of 0 to 100, so they need digits that count.
     return seeds_table(
         scores_of(runs),
         headings={first["task"]: metric_title(first["metric"])},
@@ -127,8 +131,9 @@ def seeds_table(
     if averaged:
         mean[AVERAGE] = mean.mean(axis=1, skipna=False)  # only of rows with all columns
         deviation[AVERAGE] = _error_of_averages(scores, len(columns))
-    best = mean.min() if lower_is_better else mean.max()
-    worst = mean.max() if lower_is_better else mean.min()
+    highest = mean.max()
+    lowest = mean.min()
+    best = lowest if lower_is_better else highest
 
     def cell(row: str, column: str) -> str:
         value = mean.at[row, column]
@@ -136,8 +141,9 @@ def seeds_table(
         if math.isnan(value):
             return "-"
         text = f"{value:{digits}}"
-        all_alike = f"{best[column]:{digits}}" == f"{worst[column]:{digits}}"
-        if text == f"{best[column]:{digits}}" and not all_alike:
+        # As printed: bold would claim a difference that the table does not show.
+        all_print_alike = f"{highest[column]:{digits}}" == f"{lowest[column]:{digits}}"
+        if text == f"{best[column]:{digits}}" and not all_print_alike:
             text = f"**{text}**"
         if math.isnan(spread):
             return text

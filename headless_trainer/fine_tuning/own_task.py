@@ -100,6 +100,7 @@ def find_problem(values: Sequence, requested: str | None, where: str) -> Problem
     if not present:
         raise ValueError(f"{where} has no row with a label. Name their column with --label_column.")
     numbers = numbers_in(present)
+    # 3.0 is a whole number here: tables with gaps write classes like that.
     has_fractions = any(number % 1 for number in numbers or ())
     if requested is not None:
         problem = PROBLEMS[requested]
@@ -157,7 +158,7 @@ def _class_names(column: pa.ChunkedArray, problem: Problem, where: str) -> tuple
         counts = Counter(chain.from_iterable(label_names_in(value) for value in values))
     else:
         counts = Counter(class_name(value) for value in values)
-    if pa.types.is_dictionary(column.type):
+    if pa.types.is_dictionary(column.type):  # a ClassLabel, or a categorical column of Parquet
         listed = column.unify_dictionaries().chunk(0).dictionary.to_pylist()
         names = [class_name(value) for value in listed if str(value).strip()]
     else:

@@ -66,6 +66,7 @@ def rows_to_predict(arguments: GlueArguments, task: Task) -> RowsToPredict:
     columns = find_text_columns(table, task.columns, arguments.label_column, where)
     task = replace(task, columns=columns)
     texts = to_texts(task, table, where)
+    # Labels are optional here: rows to predict often have none.
     labels = [None] * len(table)
     if arguments.label_column in table.column_names:
         labels = labels_of(task, table[arguments.label_column], where)
@@ -114,6 +115,7 @@ def _task_of_model(source: str, arguments: GlueArguments) -> Task:
     task = replace(benchmark_task, columns=columns, metric=metric)
     if task.form == "copa" or names is None or names == _default_names(config):
         return task  # the model has no names of classes
+    # The classes are the model's; the numbers in a benchmark's files are still the benchmark's.
     return replace(task, label_names=names, numbered_names=benchmark_task.label_names)
 
 
@@ -159,7 +161,7 @@ def write_predictions(
     for name, job in jobs.items():
         rows = job.rows
         scores = predict(job, arguments, training)  # (N, C)
-        if training.process_index:
+        if training.process_index:  # all processes predict, and the first writes
             continue
         path = Path(training.output_dir, "predictions", f"{name}.jsonl")
         write_whole(path, as_text(rows.task, rows.table, scores).encode())
@@ -188,6 +190,7 @@ def predict(job: Job, arguments: GlueArguments, training: GlueTrainingArguments)
             f"{new_weights[0]!r}: fine-tune it."
         )
     task = job.rows.task
+    # Encoding needs a label for each row; prediction does not read it.
     no_label: list | int = [] if task.problem is MULTI_LABEL else 0
     texts = pa.array(job.rows.texts, TEXTS)
     table = pa.table({"texts": texts, "label": [no_label] * len(texts)})

@@ -105,8 +105,9 @@ def check_grid_settings(
         ValueError: a result there has another value, which is named.
     """
     for run in read_runs(output_dir):
-        if run["loss"] != loss:
+        if run["loss"] != loss:  # a folder and a table of its own
             continue
+        # A result of an earlier version may lack a name, which is no difference.
         current = {}
         if run["model"] in models:
             current |= asdict(models[run["model"]])

@@ -40,9 +40,11 @@ class Metric:
         }
         features = self.module.features
         accepted = features[0] if isinstance(features, list) else features
+        # scikit-learn warns of each class that a model never predicts, in every epoch.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = self.module.compute(**{name: inputs[name] for name in accepted})
+        # Metrics return a number, one figure by any name, or several of which ours is one.
         if not isinstance(result, dict):
             return float(result)
         if len(result) == 1:
@@ -76,6 +78,7 @@ def find_metric(metric: str, problem: Problem, classes: int) -> Metric:
         ValueError: the metric cannot be loaded, does not fit the task, or has no direction.
     """
     candidate = Metric(name_of(metric), _load_module(metric))
+    # An error of numbers would also have a value for the numbers of classes, which means nothing.
     numbers = np.array([0.5, 1.25, 2.5, 3.75])
     if (
         named_score.known_name(metric)
@@ -117,6 +120,7 @@ def _perfect_predictions(
     problem: Problem, classes: int, draw: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw labels of 60 rows and outputs that are right about them, in the form of `Problem`."""
+    # Each class must occur among the 60 rows, or some metrics have no value.
     shown_classes = min(classes, 50)
     if problem is REGRESSION:
         numbers = draw.uniform(0.1, 1.0, 60)  # positive, as some metrics require
