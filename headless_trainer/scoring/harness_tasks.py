@@ -2,6 +2,7 @@
 
 import difflib
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,35 +14,48 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from ..files import git_lfs
 
-PAPER_TASKS = (  # the tasks of `--tasks paper`: table 4 of arXiv 2309.08351, and LAMBADA
-    "arc_easy", "arc_challenge", "boolq", "crows_pairs_english", "race", "sciq", "pubmedqa", "qasper", "lambada_openai",
-)  # fmt: skip
-# Changes of `--tasks paper`: lm_eval 0.4.13 takes "yes" as the right answer to every yes/no question of QASPER (its
-# `doc_to_target` is 1), while its first version used the document's answer, and the paper reports accuracy. F1 stays beside it.
+# The tasks of `--tasks paper`: table 4 of arXiv 2309.08351, and LAMBADA.
+PAPER_TASKS = (
+    "arc_easy",
+    "arc_challenge",
+    "boolq",
+    "crows_pairs_english",
+    "race",
+    "sciq",
+    "pubmedqa",
+    "qasper",
+    "lambada_openai",
+)
+# Changes of `--tasks paper`: lm_eval 0.4.13 takes "yes" as the right answer to every yes/no
+# question of QASPER (its `doc_to_target` is 1), while its first version used the document's answer,
+# and the paper reports accuracy. F1 stays beside it.
 QASPER = {
     "doc_to_target": "{{['no', 'yes'].index(answer)}}",
     "metric_list": [{"metric": "f1"}, {"metric": "acc"}],
 }
+# Formats of `--data_files` by their suffix, as `datasets` calls them.
+BUILDERS = {".parquet": "parquet", ".csv": "csv"}
 
 
-def open_tasks(names: list[str], include_path: str | None = None) -> TaskManager:
+def open_tasks(names: Sequence[str], include_path: str | None = None) -> TaskManager:
     """Return an index of the harness's tasks and of those in ``include_path``, which come first."""
     manager = TaskManager(include_path=include_path)
     for name in names:
-        _check_known("tasks", name, ["paper", *manager.all_tasks])
+        _check_is_known("tasks", name, ["paper", *manager.all_tasks])
     return manager
 
 
-def _check_known(argument: str, name: str, known: list[str]) -> None:
-    if name not in known:
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+def _check_is_known(argument: str, name: str, known_names: list[str]) -> None:
+    if name not in known_names:
+        (nearest,) = difflib.get_close_matches(name, known_names, n=1, cutoff=0.0)
         raise ValueError(f"{argument}: {name!r} is unknown. The nearest known name is {nearest!r}.")
 
 
-def use_data_files(manager: TaskManager, items: list[str]) -> None:
-    """Replace the datasets of tasks by local files, ``task=file``, for every split, and keep the rest of their definitions.
+def use_data_files(manager: TaskManager, items: Sequence[str]) -> None:
+    """Replace the datasets of tasks by local files, ``task=file``, for every split.
 
-    Few-shot examples come from the scored documents, so the harness must leave out the current document.
+    The rest of their definitions stays. Few-shot examples come from the scored documents, so the
+    harness must leave out the current document.
     """
     for item in items:
         task, _, file = item.partition("=")
@@ -50,41 +64,34 @@ def use_data_files(manager: TaskManager, items: list[str]) -> None:
                 f"data_files must be task=file items of files that exist, got {item!r}."
             )
         git_lfs.check_is_no_pointer(file, "data_files")
-        _check_known("data_files", task, manager.all_subtasks)
-        config = _definition(manager, task)
-        split, few_shot = (
-            config.get("test_split") or config.get("validation_split"),
-            config.get("fewshot_config") or {},
-        )
+        _check_is_known("data_files", task, manager.all_subtasks)
+        definition = _definition(manager, task)
+        scored_split = definition.get("test_split") or definition.get("validation_split")
+        few_shot = definition.get("fewshot_config") or {}
         if not few_shot.get("samples"):
-            config |= {
-                "test_split": split,
-                "fewshot_split": split,
-                "fewshot_config": few_shot | {"split": split},
-            }
-        splits = {value for key, value in config.items() if key.endswith("_split") and value}
-        builder = {".parquet": "parquet", ".csv": "csv"}.get(Path(file).suffix, "json")
-        data = {"data_files": dict.fromkeys(splits, file)}
-        define(
-            manager,
-            task,
-            config | {"dataset_path": builder, "dataset_name": None, "dataset_kwargs": data},
-        )
+            definition["test_split"] = scored_split
+            definition["fewshot_split"] = scored_split
+            definition["fewshot_config"] = few_shot | {"split": scored_split}
+        splits = {value for name, value in definition.items() if name.endswith("_split") and value}
+        definition["dataset_path"] = BUILDERS.get(Path(file).suffix, "json")
+        definition["dataset_name"] = None
+        definition["dataset_kwargs"] = {"data_files": dict.fromkeys(splits, file)}
+        define(manager, task, definition)
 
 
 def define(manager: TaskManager, name: str, changes: dict) -> None:
-    config = _definition(manager, name) | changes
-    manager.task_index[name] = replace(manager.task_index[name], yaml_path=None, cfg=config)
+    """Change the definition of a task in the index."""
+    definition = _definition(manager, name) | changes
+    manager.task_index[name] = replace(manager.task_index[name], yaml_path=None, cfg=definition)
 
 
 def _definition(manager: TaskManager, name: str) -> dict:
+    """Return a copy of the definition of a task, with the Python functions that it names."""
     entry = manager.task_index[name]
-    return (
-        load_yaml(entry.yaml_path) if entry.yaml_path else entry.cfg
-    )  # with the Python functions that it names
+    return load_yaml(entry.yaml_path) if entry.yaml_path else dict(entry.cfg)
 
 
-def load(manager: TaskManager, name: str) -> dict:
+def load_named_tasks(manager: TaskManager, name: str) -> dict:
     """Make the tasks behind a name, with their documents: ``tasks`` and ``groups`` by name."""
     set_seeds()
     try:
@@ -92,15 +99,16 @@ def load(manager: TaskManager, name: str) -> dict:
     except Exception as error:  # whatever the harness, datasets or the task's own code raised
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"Task {name!r} cannot be loaded ({type(error).__name__}: {reason}). Without the Hub, pass documents with its "
-            f"columns: --data_files {name}=documents.jsonl."
+            f"Task {name!r} cannot be loaded ({type(error).__name__}: {reason}). Without the Hub, "
+            f"pass documents with its columns: --data_files {name}=documents.jsonl."
         ) from error
 
 
 def set_examples(task: Task, num_fewshot: int | None) -> None:
     """Set the number of few-shot examples by the harness's rules: a task that says 0 keeps 0."""
-    own = task.get_config("num_fewshot")
-    if own is None or num_fewshot is not None and own != 0:
+    defined = task.get_config("num_fewshot")
+    is_fixed_at_none = defined == 0
+    if defined is None or (num_fewshot is not None and not is_fixed_at_none):
         task.set_config(key="num_fewshot", value=num_fewshot or 0)
     task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
 

@@ -1,7 +1,8 @@
 """Show zero-shot scores in tables, and compare two models document by document."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,129 +10,183 @@ import pandas
 
 from ..presentation.significance import dagger, holm, mean_difference, mean_test, show_p
 from ..presentation.tables import markdown
-from .score_store import metric_label, read_results, scores_of
+from .score_store import metric_label, read_results, score_rows
 
 ARROWS = {True: " ↑", False: " ↓", None: ""}
-NOTES = """
+# Below the table, where the names of the two models are filled in.
+NOTES = (
+    "\n\nA: {}; B: {}.\n"
+    "† better by a two-sided test, paired by documents (p < 0.05): a t-test, or McNemar's for right "
+    "and wrong answers.\n"
+    "†† also after Holm's correction over all tests of the table (p in brackets).\n"
+    "A - B: mean difference between documents and its 95 % interval, by the same test; for a "
+    "perplexity that of\nlog-likelihoods."
+)
 
-A: {}; B: {}.
-† better by a two-sided test, paired by documents (p < 0.05): a t-test, or McNemar's for right and wrong answers.
-†† also after Holm's correction over all tests of the table (p in brackets).
-A - B: mean difference between documents and its 95 % interval, by the same test; for a perplexity that of
-log-likelihoods."""
+
+@dataclass
+class ComparedScore:
+    """The scores of two models on one task and metric."""
+
+    task: str
+    metric: str
+    # The scores of the first and of the second model.
+    values: tuple[float, float]
+    # None if the metric, or the two models' results, do not say.
+    higher_is_better: bool | None
+    # The better model, 0 or 1; None if neither is, or no test applies.
+    better: int | None = None
+    # The documents' mean difference, first minus second, with the bounds of its interval; None if
+    # the metric is no function of a mean.
+    difference: tuple[float, float, float] | None = None
+    # The p-value, and the one corrected over all scores that are tested.
+    p: float | None = None
+    holm: float | None = None
 
 
-def compare(first: Path, second: Path) -> list[dict[str, Any]]:
-    """Test the difference between two models, by their folders of results, on every common task and metric.
+def compare_scores(first: Path, second: Path) -> list[ComparedScore]:
+    """Test the difference between two models on every common task and metric.
 
-    The test is paired by documents; a perplexity is tested through its mean log-likelihood. A row has the scores as
-    ``values``, ``better`` (0, 1 or None) and, if a test applies, ``p``, its correction ``holm`` over all rows, and
-    ``difference``: the documents' mean difference, first minus second, with the bounds of its interval.
+    They are named by their folders of results. The test is paired by documents; a perplexity is
+    tested through its mean log-likelihood. Raises ValueError if the models have no task in common,
+    or were asked differently.
     """
-    results, rows = [read_results(folder) for folder in (first, second)], []
-    scores = [scores_of(each).dropna(subset="documents") for each in results]
-    both = scores[0].merge(scores[1], on=["task", "metric"])
-    if both.empty:
+    first_results = read_results(first)
+    second_results = read_results(second)
+    common = _scores_of_documents(first_results).merge(
+        _scores_of_documents(second_results), on=["task", "metric"]
+    )
+    if common.empty:
         raise ValueError(
             f"{str(first)!r} and {str(second)!r} have no task in common: score both on the same."
         )
-    for score in both.itertuples():
-        documents = [each["samples"][score.task] for each in results]
-        if _inputs(results[0], score.task) != _inputs(results[1], score.task):
+    compared = []
+    for score in common.itertuples():
+        if _inputs(first_results, score.task) != _inputs(second_results, score.task):
             raise ValueError(
-                f"{score.task} was scored on different documents or inputs by {str(first)!r} and {str(second)!r}. Score both "
-                "with the same --limit, --num_fewshot, --data_files, --dtype and --max_length."
+                f"{score.task} was scored on different documents or inputs by {str(first)!r} and "
+                f"{str(second)!r}. Score both with the same --limit, --num_fewshot, --data_files, "
+                "--dtype and --max_length."
             )
-        own = _compare(score, [each["scores"][score.metric] for each in documents])
-        rows.append({"task": score.task, "metric": score.metric} | own)
-    tested = [row for row in rows if "p" in row]
-    for row, adjusted in zip(tested, holm([row["p"] for row in tested]), strict=True):
-        row["holm"] = adjusted
-    return rows
+        documents = [
+            results["samples"][score.task]["scores"][score.metric]
+            for results in (first_results, second_results)
+        ]
+        compared.append(_compare_score(score, *documents))
+    tested = [score for score in compared if score.p is not None]
+    adjusted = holm([score.p for score in tested if score.p is not None])
+    for score, p_value in zip(tested, adjusted, strict=True):
+        score.holm = p_value
+    return compared
+
+
+def _scores_of_documents(results: dict[str, Any]) -> pandas.DataFrame:
+    """Return the scores of tasks; groups of tasks have no documents of their own."""
+    return score_rows(results).dropna(subset="documents")
 
 
 def _inputs(results: dict[str, Any], task: str) -> tuple:
-    """Return what must be equal in scores to compare: documents with their prompts, precision and length."""
+    """Return what must be equal in scores to compare: documents, prompts, precision and length."""
     return results["samples"].get(task, {}).get("sha256"), results.get("asked", {}).get(task)
 
 
-def _compare(score, documents: list[list]) -> dict[str, Any]:
-    direction = (
-        score.higher_is_better_x if score.higher_is_better_x == score.higher_is_better_y else None
-    )
-    values = [score.value_x, score.value_y]
-    row = {"values": values, "higher_is_better": direction, "better": None}
-    if {*map(_sign_of_the_mean, values, documents)} not in ({1}, {-1}):
-        return row
-    row["difference"] = mean_difference(*documents)
-    if direction is not None:
-        row["p"] = mean_test(*documents, paired=True)
-        row["better"] = (
-            None if values[0] == values[1] else int((values[1] > values[0]) == direction)
-        )
-    return row
+def _compare_score(score: Any, first_documents: list, second_documents: list) -> ComparedScore:
+    """Compare two models on one task and metric.
 
-
-def _sign_of_the_mean(value: float, scores: list) -> int:
-    """Return 1 if a metric is the mean of its documents' scores, -1 if it is a perplexity, and 0 if no test applies.
-
-    No test applies to metrics that are no function of a mean, such as F1, or to a single document.
+    ``score`` is a row of both models' tables: ``value_x`` is the first model's, ``value_y`` the
+    second's. The documents' scores are in the same order.
     """
-    if len(scores) < 2 or not all(
-        isinstance(score, int | float) and math.isfinite(score) for score in scores
-    ):
+    direction = None
+    if score.higher_is_better_x == score.higher_is_better_y:
+        direction = score.higher_is_better_x
+    compared = ComparedScore(
+        task=score.task,
+        metric=score.metric,
+        values=(score.value_x, score.value_y),
+        higher_is_better=direction,
+    )
+    sign = _sign_of_the_mean(score.value_x, first_documents)
+    if sign == 0 or sign != _sign_of_the_mean(score.value_y, second_documents):
+        return compared
+    compared.difference = mean_difference(first_documents, second_documents)
+    if direction is not None:
+        compared.p = mean_test(first_documents, second_documents, paired=True)
+        if score.value_x != score.value_y:
+            second_is_better = (score.value_y > score.value_x) == direction
+            compared.better = 1 if second_is_better else 0
+    return compared
+
+
+def _sign_of_the_mean(value: float, scores: Sequence) -> int:
+    """Return how a metric depends on the mean of its documents' scores.
+
+    It is 1 if the metric is the mean, -1 if it is a perplexity, and 0 if no test applies: to
+    metrics that are no function of a mean, such as F1, or to a single document.
+    """
+    are_numbers = all(isinstance(score, int | float) and math.isfinite(score) for score in scores)
+    if len(scores) < 2 or not are_numbers:
         return 0
     mean = math.fsum(scores) / len(scores)
     if math.isclose(value, mean, rel_tol=1e-6):
         return 1
-    return -int(value > 0 and math.isclose(math.log(value), -mean, rel_tol=1e-6, abs_tol=1e-6))
+    if value > 0 and math.isclose(math.log(value), -mean, rel_tol=1e-6, abs_tol=1e-6):
+        return -1
+    return 0
 
 
-def comparison_table(rows: list[dict[str, Any]], names: Sequence[str]) -> str:
-    """Return a Markdown table of `compare`, with a dagger where one model is better."""
-    table = []
-    for row in rows:
-        cells = [f"{value:.4f}" for value in row["values"]]
-        interval = (
-            "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row["difference"]) if "difference" in row else ""
-        )
-        if row["better"] is not None:
-            cells[row["better"]] += dagger(row["p"], row["holm"])
-        label = metric_label(row["metric"]) + ARROWS[row["higher_is_better"]]
-        table.append(
-            [
-                row["task"],
-                label,
-                *cells,
-                interval,
-                show_p(row["p"], row["holm"]) if "p" in row else "",
-            ]
-        )
-    return markdown(
-        ["task", "metric", "A", "B", "A - B [95 %]", "p"], table, left=2
-    ) + NOTES.format(*names)
+def comparison_table(scores: Iterable[ComparedScore], names: Sequence[str]) -> str:
+    """Return a Markdown table of `compare_scores`, with a dagger where one model is better."""
+    rows = []
+    for score in scores:
+        cells = [f"{value:.4f}" for value in score.values]
+        shown_p = ""
+        if score.p is not None and score.holm is not None:
+            shown_p = show_p(score.p, score.holm)
+            if score.better is not None:
+                cells[score.better] += dagger(score.p, score.holm)
+        interval = ""
+        if score.difference is not None:
+            interval = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*score.difference)
+        label = metric_label(score.metric) + ARROWS[score.higher_is_better]
+        rows.append([score.task, label, *cells, interval, shown_p])
+    table = markdown(["task", "metric", "A", "B", "A - B [95 %]", "p"], rows, left=2)
+    return table + NOTES.format(*names)
 
 
-def score_table(folders: Sequence[str | Path]) -> str:
-    """Return a Markdown table of the results in folders: models as columns, tasks and metrics as rows; empty without any.
+def zero_shot_table(folders: Iterable[str | Path]) -> str:
+    """Return a Markdown table of the results in folders; it is empty without any.
 
-    A task that models scored on different inputs (documents, ``--dtype``, ``--max_length``) has a row for each.
+    Models are columns, tasks and metrics rows. A task that models scored on different inputs
+    (documents, ``--dtype``, ``--max_length``) has a row for each.
     """
-    cells: dict[str, dict] = {}
-    inputs: dict[str, list] = {}  # those of each task, in the order of their first appearance
-    for results in map(read_results, folders):
-        own = cells[results["model"]] = {}
-        for row in scores_of(results).itertuples():
-            error = "" if math.isnan(row.stderr) else f" ± {row.stderr:.4f}"
-            part = "" if row.documents == row.available else f" (of {row.documents:,})"
+    cells: dict[str, dict[tuple[str, str], str]] = {}
+    # The different inputs of each task, in the order of their first appearance.
+    inputs_of_task: dict[str, list[tuple]] = {}
+    for folder in folders:
+        results = read_results(folder)
+        column = {}
+        for row in score_rows(results).itertuples():
             shots = results.get("n-shot", {}).get(row.task)
             task = f"{row.task}, {shots}-shot" if shots else row.task
-            own_inputs = _inputs(results, row.task)
-            if own_inputs not in (known := inputs.setdefault(task, [])):
-                known.append(own_inputs)
-            task += f", inputs {number}" if (number := 1 + known.index(own_inputs)) > 1 else ""
-            own[task, metric_label(row.metric) + ARROWS[row.higher_is_better]] = (
-                f"{row.value:.4f}{error}{part}"
-            )
+            known_inputs = inputs_of_task.setdefault(task, [])
+            inputs = _inputs(results, row.task)
+            if inputs not in known_inputs:
+                known_inputs.append(inputs)
+            number = 1 + known_inputs.index(inputs)
+            if number > 1:
+                task += f", inputs {number}"
+            label = metric_label(row.metric) + ARROWS[row.higher_is_better]
+            column[task, label] = _shown_score(row)
+        cells[results["model"]] = column
     table = pandas.DataFrame(cells).sort_index().fillna("")
     return markdown(["task", "metric", *table], table.reset_index().values.tolist(), left=2)
+
+
+def _shown_score(row: Any) -> str:
+    """Format a row of `score_rows`: score, standard error, and documents if only part is scored."""
+    shown = f"{row.value:.4f}"
+    if not math.isnan(row.stderr):
+        shown += f" ± {row.stderr:.4f}"
+    if row.documents != row.available:
+        shown += f" (of {row.documents:,})"
+    return shown

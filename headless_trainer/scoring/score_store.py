@@ -22,23 +22,27 @@ RESULTS_NAME = "results.json"
 def folder_name(model: str) -> str:
     """Return the name of a model's folder: its path as a single name, like the harness's."""
     name = re.sub(r'["<>:/\\|?*\[\]]+', "__", os.path.normpath(model))
-    return re.sub(r"^\.+", "_", name) if name.strip(".") else Path(model).resolve().name or "model"
+    if not name.strip("."):  # "." and ".."
+        return Path(model).resolve().name or "model"
+    return re.sub(r"^\.+", "_", name)
 
 
 def read_results(folder: str | Path) -> dict[str, Any]:
-    """Return the content of a folder's results.json: the ``model``, and by task what the harness's ``evaluate`` returned.
+    """Return the content of a folder's results.json.
 
-    Instead of its ``samples`` it has the ``scores`` of the documents for each metric, and one ``sha256`` over all documents,
-    their prompts and targets.
+    It has the ``model``, and by task what the harness's ``evaluate`` returned. Instead of its
+    ``samples`` it has the ``scores`` of the documents for each metric, and one ``sha256`` over all
+    documents, their prompts and targets.
     """
     return json.loads((Path(folder) / RESULTS_NAME).read_text(encoding="utf-8"))
 
 
-def add_scores(folder: Path, model: str, found: dict[str, Any], identity: ModelIdentity) -> None:
+def add_scores(folder: Path, model: str, results: dict[str, Any], identity: ModelIdentity) -> None:
     """Add what the harness's ``evaluate`` returned to the folder of a model.
 
-    Scores there of another ``identity`` (other weights, tokenizer or code under the same name) are set aside in a file of
-    their own, with a warning. So are those of earlier versions, which did not record the tokenizer.
+    Scores there of another ``identity`` (other weights, tokenizer or code under the same name) are
+    set aside in a file of their own, with a warning. So are those of earlier versions, which did
+    not record the tokenizer.
     """
     path = folder / RESULTS_NAME
     stored = read_results(folder) if path.is_file() else {}
@@ -47,65 +51,70 @@ def add_scores(folder: Path, model: str, found: dict[str, Any], identity: ModelI
         aside = folder / f"results_{stored.get('weights')}_{stored.get('tokenizer_and_code')}.json"
         path.rename(aside)
         logger.warning(
-            "%s was scored with other weights, another tokenizer or other code, or by a version that did not record them: "
-            "its earlier scores are kept in %s, and in no table.",
+            "%s was scored with other weights, another tokenizer or other code, or by a version "
+            "that did not record them: its earlier scores are kept in %s, and in no table.",
             model,
             aside,
         )
         stored = {}
-    samples = {task: _documents(rows) for task, rows in found["samples"].items()}
-    results = stored | recorded | {"model": model}
-    for name, by_task in (found | {"samples": samples}).items():
-        results[name] = results.get(name, {}) | by_task
-    write_whole(path, json.dumps(results, default=_as_json).encode())
+    samples = {task: _documents(rows) for task, rows in results["samples"].items()}
+    updated = stored | recorded | {"model": model}
+    for name, by_task in (results | {"samples": samples}).items():
+        updated[name] = updated.get(name, {}) | by_task
+    write_whole(path, json.dumps(updated, default=_as_json).encode())
 
 
 def _as_json(value: Any) -> Any:
-    """Turn NumPy's numbers and arrays into lists, and Python functions of task definitions into their names."""
+    """Turn NumPy's numbers and arrays into lists, and Python functions into their names."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _documents(samples: list[dict]) -> dict[str, Any]:
+    """Return the scores of documents by metric and filter, and a hash of what was asked."""
     table = pandas.DataFrame(samples)
     hashes = table.drop_duplicates("doc_id")[["doc_hash", "prompt_hash", "target_hash"]]
-    scores = {
-        f"{metric},{filter_name}": rows[metric].tolist()
-        for filter_name, rows in table.groupby("filter", sort=False)
-        for metric in rows["metrics"].iloc[0]
-    }
+    scores = {}
+    for filter_name, rows in table.groupby("filter", sort=False):
+        for metric in rows["metrics"].iloc[0]:
+            scores[f"{metric},{filter_name}"] = rows[metric].tolist()
     return {
         "sha256": hashlib.sha256(hashes.to_csv(index=False).encode()).hexdigest(),
         "scores": scores,
     }
 
 
-def scores_of(results: dict[str, Any]) -> pandas.DataFrame:
-    """Return the scores in a results.json, including groups: a row for each ``task`` and ``metric`` (with its filter).
+def score_rows(results: dict[str, Any]) -> pandas.DataFrame:
+    """Return the scores in a results.json, including groups: a row per ``task`` and ``metric``.
 
-    The columns are ``value``, ``stderr`` (nan if missing), ``higher_is_better`` (None if undefined), ``documents`` scored, and
-    ``available`` ones (None for a group).
+    The metric has its filter. The other columns are ``value``, ``stderr`` (nan if missing),
+    ``higher_is_better`` (None if undefined), ``documents`` scored, and ``available`` ones (None for
+    a group).
     """
+    columns = ["task", "metric", "value", "stderr", "higher_is_better", "documents", "available"]
     rows = []
     for task, values in results["results"].items():
-        documents, directions = (
-            results["n-samples"].get(task, {}),
-            results["higher_is_better"].get(task, {}),
-        )
+        documents = results["n-samples"].get(task, {})
+        directions = results["higher_is_better"].get(task, {})
         for metric, value in values.items():
             name, comma, filter_name = metric.partition(",")
-            if comma and not name.endswith("_stderr") and isinstance(value, int | float):
-                error = pandas.to_numeric(
-                    values.get(f"{name}_stderr,{filter_name}"), errors="coerce"
-                )
-                counts = documents.get("effective"), documents.get("original")
-                rows.append((task, metric, value, error, directions.get(name), *counts))
-    columns = ["task", "metric", "value", "stderr", "higher_is_better", "documents", "available"]
-    return pandas.DataFrame(rows, columns=columns, dtype=object).astype(
-        {"value": float, "stderr": float}
-    )
+            is_score = comma and isinstance(value, int | float) and not name.endswith("_stderr")
+            if is_score:
+                error = values.get(f"{name}_stderr,{filter_name}")
+                row = {
+                    "task": task,
+                    "metric": metric,
+                    "value": value,
+                    "stderr": pandas.to_numeric(error, errors="coerce"),
+                    "higher_is_better": directions.get(name),
+                    "documents": documents.get("effective"),
+                    "available": documents.get("original"),
+                }
+                rows.append(tuple(row[column] for column in columns))
+    table = pandas.DataFrame(rows, columns=columns, dtype=object)
+    return table.astype({"value": float, "stderr": float})
 
 
 def metric_label(metric: str) -> str:
     """Return a metric's name for tables, with its filter in brackets if it has one."""
     name, _, filter_name = metric.partition(",")
-    return name + ("" if filter_name == "none" else f" ({filter_name})")
+    return name if filter_name == "none" else f"{name} ({filter_name})"

@@ -5,7 +5,8 @@ from typing import Literal
 
 from transformers.hf_argparser import HfArg
 
-# `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
+# `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the
+# annotations as types.
 
 
 @dataclass
@@ -17,18 +18,21 @@ class ZeroShotArguments:
     )
     tasks: list[str] = HfArg(
         default_factory=lambda: ["lambada_openai"],
-        help="Tasks, groups or tags of the harness, or 'paper'. That is its list and LAMBADA, with its accuracy for QASPER.",
+        help="Tasks, groups or tags of the harness, or 'paper'. That is its list and LAMBADA, with "
+        "its accuracy for QASPER.",
     )
     output_dir: str | None = HfArg(
         default=None, help="Folder of the results. Required unless --compare names two."
     )
     compare: list[str] | None = HfArg(
         default=None,
-        help="Test the difference between two models or folders of results. Models are scored now or were earlier.",
+        help="Test the difference between two models or folders of results. Models are scored now "
+        "or were earlier.",
     )
     data_files: list[str] | None = HfArg(
         default=None,
-        help="task=file pairs: local .jsonl, .json or .parquet documents that replace a task's dataset.",
+        help="task=file pairs: local .jsonl, .json or .parquet documents that replace a task's "
+        "dataset.",
     )
     include_path: str | None = HfArg(
         default=None, help="Folder with your own task definitions, in the harness's YAML."
@@ -58,15 +62,23 @@ class ZeroShotArguments:
     def __post_init__(self):
         if not self.model_name_or_path and not self.compare:
             raise ValueError(
-                "model_name_or_path is not given: name the language models to score, or two to --compare."
+                "model_name_or_path is not given: name the language models to score, or two to "
+                "--compare."
             )
-        if self.compare is not None and not len({*self.compare}) == len(self.compare) == 2:
+        if self.compare is not None:
+            are_two = len(self.compare) == 2
+            if not are_two or self.compare[0] == self.compare[1]:
+                raise ValueError(
+                    f"compare must be two different models or folders of results, got "
+                    f"{self.compare!r}."
+                )
+        if self.limit is not None and not _is_limit(self.limit):
             raise ValueError(
-                f"compare must be two different models or folders of results, got {self.compare!r}."
+                f"limit must be a number of documents, or a share above 0 and below 1, got "
+                f"{self.limit}."
             )
-        if self.limit is not None and not (
-            0 < self.limit < 1 or self.limit >= 1 and self.limit.is_integer()
-        ):
-            raise ValueError(
-                f"limit must be a number of documents, or a share above 0 and below 1, got {self.limit}."
-            )
+
+
+def _is_limit(limit: float) -> bool:
+    """Return whether a limit is a share below 1, or a whole number of documents."""
+    return 0 < limit < 1 or (limit >= 1 and limit.is_integer())

@@ -21,7 +21,7 @@ from scipy import stats
 from headless_trainer.cli.lm_eval import main
 from headless_trainer.models.identity import ModelIdentity
 from headless_trainer.scoring import harness_model, score_comparison
-from headless_trainer.scoring.score_store import add_scores, folder_name, read_results, scores_of
+from headless_trainer.scoring.score_store import add_scores, folder_name, read_results, score_rows
 
 pytestmark = pytest.mark.usefixtures("few_tasks")
 
@@ -64,7 +64,7 @@ def test_two_models_stand_in_one_table(inputs, tmp_path, capsys):
         (tmp_path / folder_name(str(inputs / "good")) / "results.json").read_text()
     )
     perplexity = next(
-        row for row in scores_of(results).itertuples() if row.metric == "perplexity,none"
+        row for row in score_rows(results).itertuples() if row.metric == "perplexity,none"
     )
     assert lines[-1][2] == f"{perplexity.value:.4f} ± {perplexity.stderr:.4f} (of 18)"
 
@@ -79,7 +79,9 @@ def test_compare_scores_what_is_missing(inputs, tmp_path, capsys, monkeypatch):
     assert f"A: {inputs / 'poor'}; B: {inputs / 'good'}." in printed
     # The folders of results say the same, in the other order, and no model is loaded for it.
     monkeypatch.setattr(
-        harness_model, "load", lambda *_args, **_kwargs: pytest.fail("a model was loaded")
+        harness_model,
+        "load_scored_model",
+        lambda *_args, **_kwargs: pytest.fail("a model was loaded"),
     )
     folders = sorted(path.parent for path in tmp_path.glob("*/results.json"))
     main(["--compare", *map(str, folders)])
@@ -116,7 +118,7 @@ ACCURACY = {"acc": ("mean", True, [0.0, 1.0])}
 
 
 @pytest.mark.parametrize("other", [ModelIdentity("new", "t"), ModelIdentity("w", "new")])
-def test_scores_of_another_model_under_the_same_name_are_set_aside(tmp_path, caplog, other):
+def test_score_rows_another_model_under_the_same_name_are_set_aside(tmp_path, caplog, other):
     write_scores(tmp_path, ACCURACY, task="a")
     write_scores(tmp_path, ACCURACY, task="b", identity=other)
     write_scores(tmp_path, ACCURACY, task="c", identity=other)
@@ -126,7 +128,7 @@ def test_scores_of_another_model_under_the_same_name_are_set_aside(tmp_path, cap
     assert "results_w_t.json" in caplog.text
 
 
-def test_scores_of_an_earlier_version_are_set_aside(tmp_path):
+def test_score_rows_an_earlier_version_are_set_aside(tmp_path):
     """They do not say with which files of the tokenizer they were found."""
     write_scores(tmp_path, ACCURACY, task="a")
     earlier = read_results(tmp_path)
@@ -154,19 +156,20 @@ def test_a_comparison_tests_as_scipy_does(tmp_path):
     b = write_scores(
         tmp_path / "b", {name: (kind, way, own) for name, (kind, way, _, own) in metrics.items()}
     )
-    rows = {row["metric"].removesuffix(",none"): row for row in score_comparison.compare(a, b)}
-    better = {name: row["better"] for name, row in rows.items()}
+    rows = {row.metric.removesuffix(",none"): row for row in score_comparison.compare_scores(a, b)}
+    better = {name: row.better for name, row in rows.items()}
     assert better == {"acc": 0, "perplexity": 0, "bias": 1, "free": None, "f1": None}
     paired, row = stats.ttest_rel(likelihoods, other), rows["perplexity"]
-    assert row["p"] == pytest.approx(paired.pvalue)
-    assert row["difference"][0] == pytest.approx(np.mean(likelihoods - other))
-    assert "p" not in rows["free"] and "difference" in rows["free"]
-    assert "p" not in rows["f1"] and "difference" not in rows["f1"]
+    assert row.p == pytest.approx(paired.pvalue)
+    assert row.difference[0] == pytest.approx(np.mean(likelihoods - other))
+    assert rows["free"].p is None and rows["free"].difference is not None
+    assert rows["f1"].p is None and rows["f1"].difference is None
     table = score_comparison.comparison_table(list(rows.values()), ["a", "b"])
     assert re.search(r"\| perplexity ↓ \| [\d.]+†† \|", table) and "paired by documents" in table
-    assert row["holm"] == pytest.approx(2 * paired.pvalue)  # the second smallest of three
-    swapped = {row["metric"]: row for row in score_comparison.compare(b, a)}
-    assert swapped["perplexity,none"]["better"] == 1 and swapped["perplexity,none"]["p"] == row["p"]
+    assert row.holm == pytest.approx(2 * paired.pvalue)  # the second smallest of three
+    swapped = {row.metric: row for row in score_comparison.compare_scores(b, a)}
+    assert swapped["perplexity,none"].better == 1
+    assert swapped["perplexity,none"].p == row.p
 
 
 def test_a_comparison_is_printed_on_a_console_that_knows_ascii_alone(tmp_path):
@@ -192,10 +195,10 @@ def test_a_metric_whose_better_direction_models_dispute_has_no_winner(tmp_path):
         for name, way in ways.items()
     )
     for pair in ((a, b), (b, a)):
-        (row,) = score_comparison.compare(*pair)
-        assert "difference" in row and "p" not in row
-    (row,) = score_comparison.compare(b, c)
-    assert row["better"] is None and row["p"] == 1.0
+        (row,) = score_comparison.compare_scores(*pair)
+        assert row.difference is not None and row.p is None
+    (row,) = score_comparison.compare_scores(b, c)
+    assert row.better is None and row.p == 1.0
     assert "†" not in score_comparison.comparison_table([row], ["b", "c"]).splitlines()[2]
 
 
@@ -210,7 +213,7 @@ def test_different_documents_are_not_compared(tmp_path):
     shorter = write_scores(tmp_path / "shorter", {"acc": ("mean", True, [1.0, 0.0, 1.0])})
     asked = read_results(shorter) | {"asked": {"task": ["auto", 64]}}
     (shorter / "results.json").write_text(json.dumps(asked))
-    table = score_comparison.score_table([a, c, shorter, a]).splitlines()[2:]
+    table = score_comparison.zero_shot_table([a, c, shorter, a]).splitlines()[2:]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table]
     assert [row[0] for row in cells] == ["task", "task, inputs 2", "task, inputs 3"]
     assert [[bool(cell) for cell in row[2:]] for row in cells] == np.eye(3).astype(bool).tolist()
@@ -234,10 +237,10 @@ def test_failures_are_told_at_the_end_and_tried_again(inputs, tmp_path, monkeypa
     main(typed)
     assert "tiny_generation" in (tmp_path / "results.md").read_text(encoding="utf-8")
     # What was scored before an error is in the table.
-    load = harness_model.load
+    load = harness_model.load_scored_model
     monkeypatch.setattr(
         harness_model,
-        "load",
+        "load_scored_model",
         lambda name, args: 1 / 0 if name.endswith("poor") else load(name, args),
     )
     typed = [
@@ -300,7 +303,7 @@ def test_the_harness_s_command_line_prints_the_same(inputs, tmp_path):
     (theirs,) = [
         json.loads(path.read_text()) for path in (tmp_path / "theirs").rglob("results_*.json")
     ]
-    for row in scores_of(ours).itertuples():
+    for row in score_rows(ours).itertuples():
         name = row.metric.removesuffix(",none")
         assert (f"{row.value:.4f}", f"{row.stderr:.4f}") == (printed[name], errors[name])
         saved = theirs["results"]["tiny_lambada"]

@@ -27,7 +27,7 @@ pytest.importorskip("lm_eval")
 from lm_eval.models.huggingface import HFLM
 
 from headless_trainer.scoring import harness_model, harness_tasks, zero_shot
-from headless_trainer.scoring.score_store import folder_name, read_results, scores_of
+from headless_trainer.scoring.score_store import folder_name, read_results, score_rows
 from headless_trainer.scoring.zero_shot_arguments import ZeroShotArguments
 
 pytestmark = pytest.mark.usefixtures("few_tasks")
@@ -64,7 +64,7 @@ def arguments(output_dir=None, **changes):
 def scored(model: str, args) -> dict[tuple[str, str], SimpleNamespace]:
     """Scores of a model by task and metric, after all of them were found."""
     assert zero_shot.score_models([model], args) == []
-    rows = scores_of(read_results(Path(args.output_dir, folder_name(model)))).itertuples()
+    rows = score_rows(read_results(Path(args.output_dir, folder_name(model)))).itertuples()
     return {(row.task, row.metric.removesuffix(",none")): row for row in rows}
 
 
@@ -193,7 +193,9 @@ def harness_requests(tokenizer) -> list[tuple]:
 def test_projecting_the_scored_positions_changes_no_score(
     inputs, clm_tokenizer, batch_size, caplog
 ):
-    ours = harness_model.load(inputs.path, arguments(batch_size=str(batch_size), max_length=24))
+    ours = harness_model.load_scored_model(
+        inputs.path, arguments(batch_size=str(batch_size), max_length=24)
+    )
     plain = HFLM(
         pretrained=inputs.model, tokenizer=clm_tokenizer, batch_size=batch_size, max_length=24
     )
@@ -210,7 +212,7 @@ def test_projecting_the_scored_positions_changes_no_score(
 
 
 def test_half_precision_is_summed_in_float32(inputs, clm_tokenizer):
-    lm = harness_model.load(inputs.path, arguments(dtype="bfloat16"))
+    lm = harness_model.load_scored_model(inputs.path, arguments(dtype="bfloat16"))
     request = harness_requests(clm_tokenizer)[-2]
     naive, _ = naive_scores(lm.model, clm_tokenizer, *request[0])
     assert lm._loglikelihood_tokens([request])[0][0] == pytest.approx(naive, rel=1e-4)
@@ -218,13 +220,13 @@ def test_half_precision_is_summed_in_float32(inputs, clm_tokenizer):
 
 def test_a_token_that_closes_texts_is_no_part_of_an_answer(tmp_path, mlm_tokenizer):
     model = GPT2LMHeadModel(GPT2Config(**TINY | {"vocab_size": len(mlm_tokenizer)}))
-    lm = harness_model.load(save(tmp_path, model, mlm_tokenizer), arguments())
+    lm = harness_model.load_scored_model(save(tmp_path, model, mlm_tokenizer), arguments())
     _, answer = lm._encode_pair("the miller crossed", " the river")
     assert answer == mlm_tokenizer(" the river", add_special_tokens=False).input_ids
 
 
 def test_only_the_scored_positions_are_projected(inputs, clm_tokenizer):
-    ours = harness_model.load(inputs.path, arguments(batch_size="64"))
+    ours = harness_model.load_scored_model(inputs.path, arguments(batch_size="64"))
     sizes = []
     ours.model.lm_head.register_forward_hook(
         lambda _module, _inputs, output: sizes.append(tuple(output.shape))
@@ -241,7 +243,7 @@ def test_rolling_likelihoods_are_the_harness_s(inputs, clm_tokenizer):
     requests = [
         SimpleNamespace(args=(text,)) for text in ("the miller crossed. " * 20, "a small boat")
     ]
-    ours = harness_model.load(inputs.path, arguments(batch_size="2"))
+    ours = harness_model.load_scored_model(inputs.path, arguments(batch_size="2"))
     plain = HFLM(pretrained=inputs.model, tokenizer=clm_tokenizer, batch_size=2)
     assert ours.loglikelihood_rolling(requests) == pytest.approx(
         plain.loglikelihood_rolling(requests), rel=1e-5
@@ -256,7 +258,7 @@ def test_a_tokenizer_that_says_less_than_the_positions_is_remarked(
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": 32}))
     for length, remarked in ((None, True), (32, False)):
         caplog.clear()
-        harness_model.load(model, arguments(max_length=length))
+        harness_model.load_scored_model(model, arguments(max_length=length))
         assert ("--max_length 32" in caplog.text) == remarked
 
 
@@ -267,7 +269,7 @@ def test_a_tokenizer_without_special_tokens(inputs, tmp_path, clm_tokenizer):
     assert (bare.pad_token, bare.bos_token, bare.eos_token) == (None, None, None)
     before = bare("the miller crossed!").input_ids
     model = save(tmp_path / "lm", inputs.model, bare)
-    lm = harness_model.load(model, arguments(batch_size="auto"))
+    lm = harness_model.load_scored_model(model, arguments(batch_size="auto"))
     assert lm.batch_size == harness_model.CPU_BATCH_SIZE  # not tried out
     assert lm.tokenizer("the miller crossed!").input_ids == before and len(lm.tokenizer) == len(
         bare
@@ -356,7 +358,7 @@ def test_weights_that_are_missing_or_left_out_and_tokens_without_a_row_are_refus
     ):
         harness_model.check_checkpoint(model)
         with pytest.raises(ValueError, match=named):
-            harness_model.load(model, arguments())
+            harness_model.load_scored_model(model, arguments())
 
 
 # ---- which tasks there are, and where their documents come from
@@ -413,7 +415,7 @@ def test_a_document_is_no_example_of_its_own_prompt(tmp_path):
     file = write_jsonl(tmp_path / "arc.jsonl", ARC)
     manager = harness_tasks.open_tasks(["arc_easy"])
     harness_tasks.use_data_files(manager, [f"arc_easy={file}"])
-    task = harness_tasks.load(manager, "arc_easy")["tasks"]["arc_easy"]
+    task = harness_tasks.load_named_tasks(manager, "arc_easy")["tasks"]["arc_easy"]
     harness_tasks.set_examples(task, num_fewshot=2)
     task.build_all_requests()
     for instance in task.instances:
@@ -425,7 +427,7 @@ def test_a_document_is_no_example_of_its_own_prompt(tmp_path):
 
 def test_a_task_that_says_0_examples_keeps_0(inputs):
     manager = harness_tasks.open_tasks(["tiny_lambada"], inputs.tasks)
-    task = harness_tasks.load(manager, "tiny_lambada")["tasks"]["tiny_lambada"]
+    task = harness_tasks.load_named_tasks(manager, "tiny_lambada")["tasks"]["tiny_lambada"]
     for number in (None, 3):
         harness_tasks.set_examples(task, number)
         assert task.get_config("num_fewshot") == 0
