@@ -22,6 +22,7 @@ seed on LAMBADA. Training and scoring done before are not repeated. The results 
 of the paper, the end of its figure 5.
 """
 
+import dataclasses
 import itertools
 import json
 import statistics
@@ -39,7 +40,7 @@ from headless_trainer.models.fold import fold_head_bias
 from headless_trainer.presentation.pictures import Panel, Series, draw_panels
 from headless_trainer.presentation.tables import markdown
 from headless_trainer.reporting.run_comparison import first_reaching
-from headless_trainer.scoring.score_comparison import compare, comparison_table
+from headless_trainer.scoring.score_comparison import compare_scores, comparison_table
 from headless_trainer.scoring.score_store import folder_name, read_results
 
 PUBLISHED = Path(__file__).with_name("published_paper.json")
@@ -233,7 +234,7 @@ def score_lambada(args, models: list[dict]) -> dict[tuple[str, str], list[dict]]
         if model["step"] == args.max_steps:
             last[model["series"]] = results
     pairs = itertools.product((FREE, TUNED["embeddings"]), args.vanilla)
-    return {pair: compare(*(last[series] for series in pair)) for pair in pairs}
+    return {pair: compare_scores(*(last[series] for series in pair)) for pair in pairs}
 
 
 def vanilla_model(folder: Path):
@@ -315,7 +316,10 @@ def report(args, models: list[dict], tuned: dict[tuple[int, int], dict], tests: 
         for init in TUNED
     }
     plain = [{name: value for name, value in model.items() if name != "folder"} for model in models]
-    results = {"models": plain, "steps_worth": worth, "tests": [*tests.items()]}
+    compared_scores = [
+        (pair, [dataclasses.asdict(score) for score in scores]) for pair, scores in tests.items()
+    ]
+    results = {"models": plain, "steps_worth": worth, "tests": compared_scores}
     results["along the fine-tuning, by seed and step"] = along
     pairs = itertools.product((args.headless, *args.vanilla), args.seeds)
     runs = [shared.run_dir(args, recipe, args.rate, seed) for recipe, seed in pairs]
