@@ -1,4 +1,4 @@
-"""Handle SIGTERM, SIGHUP and Ctrl-C: end a command with one line, or let them wait."""
+"""Handle signals that ask a command to end: end it with one line, or let them wait."""
 
 import os
 import signal
@@ -10,7 +10,12 @@ from typing import Any
 # Do not import transformers or torch here: commands need this file before they import those, which
 # takes seconds.
 
-NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
+NAMES = {
+    signal.SIGINT: "Ctrl-C",
+    signal.SIGTERM: "SIGTERM",
+    signal.SIGHUP: "SIGHUP",
+    signal.SIGUSR1: "SIGUSR1",  # which many jobs of SLURM ask for before their time limit
+}
 
 
 class Stopped(SystemExit):

@@ -148,6 +148,7 @@ def stopped_in(
 
 
 SIGNALS = [(signal.SIGTERM, "SIGTERM", 143), (signal.SIGINT, "Ctrl-C", 130)]
+SIGNALS += [(signal.SIGUSR1, "SIGUSR1", 138)]
 SIGNALS += [(signal.SIGHUP, "SIGHUP", 129)] * (
     signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
 )  # nohup make test
@@ -170,6 +171,28 @@ def test_a_signal_to_the_group_leaves_a_checkpoint_of_its_step(tmp_path, kind, p
         kind == "classification" or find_fault(checkpoint) is None
     )
     assert ("eval_loss" in job.log()) == (phase == "evaluation")
+
+
+def test_sigusr1_leaves_a_checkpoint_as_sigterm_does(tmp_path):
+    class Ask(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == 1:
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+    trainer = tiny_trainer(tmp_path, max_steps=8, eval_strategy="no")
+    trainer.add_callback(Ask())
+    before = signal.getsignal(signal.SIGUSR1)
+    trainer.train()
+    assert trainer.signal.number == signal.SIGUSR1 and trainer.signal.exit_code == 0
+    assert [path.name for path in checkpoints_in(tmp_path)] == ["checkpoint-2"]
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
+@pytest.mark.slow
+def test_sigusr1_to_the_group_leaves_workers_and_a_checkpoint(tmp_path):
+    code, job = stopped_in(tmp_path, "persistent", "step", signal.SIGUSR1)
+    assert code == 0 and "Traceback" not in job.log(), job.log()
+    assert (tmp_path / "stopped").read_text() == f"{signal.SIGUSR1:d} 4"
 
 
 @pytest.mark.slow
