@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files.manifest import missing_part, names_in, sync_folder, write_manifest
-from ..files.whole import INCOMPLETE_NAME, delete_folder
+from ..files.whole import INCOMPLETE_NAME, delete_folder, existing_part
 from ..processes.coordination import is_lost_connection
 from .finding import checkpoints_in, last_whole_checkpoint
 
@@ -30,12 +30,7 @@ def _whole_or_none(what: Path, aside: Path, run_dir: Path, is_main: bool) -> Ite
         if is_lost_connection(error):
             raise
         last = last_whole_checkpoint(run_dir)
-        free = (
-            shutil.disk_usage(
-                next(filter(Path.is_dir, [run_dir, *run_dir.absolute().parents]))
-            ).free
-            / 2**20
-        )
+        free = shutil.disk_usage(existing_part(run_dir)).free / 2**20
         kept = (
             f"The last whole checkpoint is {last!r}"
             if last

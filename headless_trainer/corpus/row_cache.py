@@ -18,7 +18,7 @@ from datasets.fingerprint import get_temporary_cache_files_directory
 from filelock import FileLock
 
 from ..files.manifest import sync_folder
-from ..files.whole import INCOMPLETE_NAME, whole_file
+from ..files.whole import INCOMPLETE_NAME, full_cache_named, whole_file
 from ..processes.coordination import made_progress
 
 logger = logging.getLogger(__name__)
@@ -61,14 +61,16 @@ def find_or_write(
     """
     anew = anew or not datasets.is_caching_enabled()
     if anew or not all(map(is_whole, paths)):
-        paths[0].parent.mkdir(parents=True, exist_ok=True)
+        folder = paths[0].parent
         unfinished = paths[0].with_name(paths[0].name + INCOMPLETE_NAME)
         report_progress = functools.partial(_report_growth, unfinished, set())
-        lock = FileLock(f"{paths[0]}.lock")
-        with lock.acquire(poll_interval=0.2, cancel_check=report_progress):
-            # Another run may have written them while this one waited.
-            if anew or not all(map(is_whole, paths)):
-                _write(paths, tables(), [rows.arrow_schema for rows in features])
+        with full_cache_named(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(f"{paths[0]}.lock")
+            with lock.acquire(poll_interval=0.2, cancel_check=report_progress):
+                # Another run may have written them while this one waited.
+                if anew or not all(map(is_whole, paths)):
+                    _write(paths, tables(), [rows.arrow_schema for rows in features])
     return [datasets.Dataset.from_file(str(path)) for path in paths]
 
 

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..arguments import DataArguments
 from ..files import git_lfs
+from ..files.whole import full_cache_named
 from . import saved_datasets
 from .columns import TextColumn, choose_text_column
 from .conversations import ChatTemplate, holds_conversations
@@ -258,7 +259,8 @@ def _hub_splits(
         token=token,
     )
     try:
-        all_rows = load(streaming=args.streaming)
+        with full_cache_named(Path(folder_cache or datasets.config.HF_DATASETS_CACHE)):
+            all_rows = load(streaming=args.streaming)
     except datasets.exceptions.DatasetGenerationError as error:
         reason = (str(error.__cause__ or error).splitlines() or [""])[0]
         remedy = ""

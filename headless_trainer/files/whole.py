@@ -1,5 +1,6 @@
 """Write files that are complete or absent, and delete folders."""
 
+import errno
 import os
 import shutil
 import tempfile
@@ -8,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 INCOMPLETE_NAME = ".incomplete"
+# Numbers of the system's errors for a disk, or a share of one, that is full.
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -47,3 +50,36 @@ def check_writable(folder: str | Path, argument: str = "output_dir") -> None:
         raise PermissionError(
             f"{argument} {str(folder)!r} cannot be written to ({error}). Choose another."
         ) from error
+
+
+@contextmanager
+def full_cache_named(folder: Path) -> Iterator[None]:
+    """Name the folder of cached files, and the setting that moves it, if its disk is full."""
+    try:
+        yield
+    except Exception as error:
+        if not _is_of_full_disk(error):
+            raise
+        free_mib = shutil.disk_usage(existing_part(folder)).free / 2**20
+        raise OSError(
+            f"cache_dir {str(folder)!r} lies on a full disk ({error}; {free_mib:,.1f} MiB are free "
+            "there): make room, or name a folder on another disk with --cache_dir, or by the "
+            "environment variable HF_DATASETS_CACHE."
+        ) from error
+
+
+def _is_of_full_disk(error: BaseException | None) -> bool:
+    """Return whether an error, or one from which it was raised, is that of a full disk."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in FULL:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def existing_part(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that exists."""
+    for path in (folder, *folder.absolute().parents):
+        if path.is_dir():
+            return path
+    return Path("/")

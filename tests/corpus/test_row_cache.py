@@ -1,5 +1,6 @@
 """Files of rows: whole or not there, never read when damaged, nothing left of killed runs."""
 
+import errno
 import multiprocessing
 import os
 import time
@@ -101,3 +102,24 @@ def test_one_of_two_runs_writes_and_the_other_waits(tmp_path):
         run.join()
     assert [run.exitcode for run in runs] == [0, 0]
     assert len(list(tmp_path.glob("written*"))) == 1 and not list(tmp_path.glob("*.incomplete"))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_named_with_the_setting_that_moves_the_cache(tmp_path, monkeypatch, number):
+    def full(file, end):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(row_cache, "_checksum", full)
+    with pytest.raises(OSError, match=rf"cache_dir '{tmp_path}'.*--cache_dir"):
+        find_or_write([tmp_path / "rows.arrow"], tables, FEATURES)
+    assert not (tmp_path / "rows.arrow").exists()
+
+
+def test_another_error_while_rows_are_made_stays_as_it_is(tmp_path):
+    def broken():
+        raise OSError(errno.EIO, "a disk")
+        yield
+
+    with pytest.raises(OSError, match="a disk") as error:
+        find_or_write([tmp_path / "rows.arrow"], broken, FEATURES)
+    assert error.value.errno == errno.EIO
