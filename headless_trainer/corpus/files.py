@@ -168,8 +168,7 @@ def opened(path: str | os.PathLike, argument: str = "file") -> Iterator[io.Buffe
         OSError: for any fault, also one that occurs in the body of the ``with`` statement, in one
             line with argument and file.
     """
-    git_lfs.check_is_no_pointer(path, argument)
-    with open(path, "rb") as raw:
+    with _open(path, argument) as raw:
         try:
             yield _unpacked(raw)
         except _UNREADABLE as error:
@@ -179,6 +178,16 @@ def opened(path: str | os.PathLike, argument: str = "file") -> Iterator[io.Buffe
             raise OSError(
                 f"{argument} {os.fspath(path)!r} cannot be read as {format_name}: {fault}."
             ) from error
+
+
+def _open(path: str | os.PathLike, argument: str) -> io.BufferedReader:
+    try:
+        git_lfs.check_is_no_pointer(path, argument)
+        return open(path, "rb")
+    except OSError as error:  # for example because its disk is no longer mounted
+        raise type(error)(
+            f"{argument} {os.fspath(path)!r} cannot be opened: {error.strerror or error}."
+        ) from error
 
 
 def as_text(file: io.BufferedReader, newline: str | None = None) -> io.TextIOWrapper:
