@@ -1,4 +1,4 @@
-"""Stop a training run cleanly at signals, with a checkpoint."""
+"""End a training run early with a checkpoint: at a signal, or when its rows can no longer be read."""
 
 import logging
 import os
@@ -18,31 +18,42 @@ logger = logging.getLogger(__name__)
 
 
 class StopOnSignal(TrainerCallback):
-    """Ends the run at SIGTERM or Ctrl-C after the current step, with a checkpoint, as a cluster's scheduler expects.
+    """Ends the run at SIGTERM or Ctrl-C after the current step, with a checkpoint, as schedulers expect.
 
-    A second Ctrl-C ends the process at once. Before the first step there is nothing to save, and signals act as usual.
-    ``number`` is the signal that ended the run, or 0.
+    A second Ctrl-C ends the process at once. Before the first step there is nothing to save, and
+    signals act as usual.
+
+    Attributes:
+        number: the signal that ended the run, or 0.
+        fault: the error for which `stop_for` ended the run, or None.
     """
 
     def __init__(self, host: HostExchange):
-        self._host, self._handlers = host, ExitStack()
+        self._host = host
+        self._handlers = ExitStack()
+        self._begin()
+
+    def _begin(self) -> None:
         self.number = 0
-        self._heard = 0  # by this process
+        self.fault: Exception | None = None
+        self._heard = 0  # the signal that this process has received
         self._interrupt: Any = None  # the previous handler of Ctrl-C
 
     @property
     def stopped(self) -> bool:
-        return self.number > 0
+        return self.number > 0 or self.fault is not None
 
     @property
     def exit_code(self) -> int:
         """Exit code of the process: Ctrl-C counts as a failure, for `&&` in shells."""
-        return 128 + self.number if self.number == signal.SIGINT else 0
+        if self.number == signal.SIGINT:
+            return 128 + self.number
+        return 0
 
     @contextmanager
     def given_back(self) -> Iterator[None]:
         """Handle signals during a training run, and restore their handlers afterwards."""
-        self.number, self._heard, self._interrupt = 0, 0, None
+        self._begin()
         if threading.current_thread() is not threading.main_thread():
             logger.warning(
                 "Training runs in a thread, which cannot catch SIGTERM and Ctrl-C: no checkpoint then."
@@ -51,6 +62,12 @@ class StopOnSignal(TrainerCallback):
             yield
         if self._heard and not self.number:  # after the last step
             signal.raise_signal(self._heard)
+
+    def stop_for(self, fault: Exception, control, save: bool) -> None:
+        """End the run between two steps because of an error, if ``save`` with a checkpoint."""
+        self.fault = fault
+        control.should_training_stop = True
+        control.should_save = save
 
     def on_step_begin(self, args, state, control, **kwargs):
         if self._interrupt is None:
@@ -62,35 +79,44 @@ class StopOnSignal(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs):
         if self.agreed():
-            control.should_save = control.should_training_stop = True
+            control.should_save = True
+            control.should_training_stop = True
             if args.save_strategy == SaveStrategy.BEST:  # it saves only after the best evaluation
                 control.should_evaluate = False
 
     def on_epoch_end(self, args, state, control, **kwargs):
-        if (
-            self.stopped and state.epoch % 1
-        ):  # in the middle of it, where the parent would also evaluate and save again
-            control.should_evaluate = control.should_save = False
+        if self.fault is not None:
+            control.should_evaluate = False
+        elif self.number and state.epoch % 1:
+            # In the middle of an epoch, where the parent would also evaluate and save again.
+            control.should_evaluate = False
+            control.should_save = False
 
     def on_evaluate(self, args, state, control, **kwargs):
         if self.agreed():  # there may be no further step
-            control.should_save = control.should_training_stop = True
+            control.should_save = True
+            control.should_training_stop = True
 
     def on_save(self, args, state, control, **kwargs):
-        control.should_training_stop |= (
-            self.agreed()
-        )  # the signal may have come while the checkpoint was written
+        if self.agreed():  # the signal may have come while the checkpoint was written
+            control.should_training_stop = True
 
     def beside_checkpoints(self, folder: str, control) -> str:
-        """Return where `Trainer`, at its end, looks for checkpoints to delete: not the folder with the signal's own."""
-        return (
-            os.path.join(folder, "stopped") if self.stopped and not control.should_save else folder
-        )
+        """Return where `Trainer`, at its end, looks for checkpoints to delete.
+
+        That is not the folder with the checkpoint that was written because the run was stopped.
+        """
+        if self.stopped and not control.should_save:
+            return os.path.join(folder, "stopped")
+        return folder
 
     def agreed(self) -> bool:
-        """Return whether any process has received a signal: it reaches them at different steps, and all stop together."""
+        """Return whether any process has received a signal.
+
+        A signal reaches the processes at different steps, and all stop together.
+        """
         self.number = self._host.largest(self._heard)
-        return self.stopped
+        return self.number > 0
 
     def _request(self, number, frame):
         self._heard = number

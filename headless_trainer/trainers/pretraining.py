@@ -23,7 +23,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import EvalLoopOutput, TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
 
 from ..arguments import HeadlessTrainingArguments, with_settings
 from ..cards.facts import RunFacts
@@ -34,6 +34,7 @@ from ..checkpoints.writing import CheckpointAside, model_aside
 from ..corpus.collator import PaddingCollator, WithoutTexts
 from ..corpus.row_order import SimilarLengthSampler, row_lengths
 from ..corpus.streaming import PackedStream
+from ..files.manifest import find_fault
 from ..files.whole import whole_file
 from ..hub.pushes import HubPushes
 from ..models.adapters import is_adapter
@@ -53,7 +54,12 @@ from ..objective.negatives import NegativePool
 from ..objectives import objective_of
 from ..optimizers.muon import MuonAnd
 from ..optimizers.sparse_adamw import SparseAdamW, clip_gradients
-from ..processes.coordination import HostExchange, ended_with_launcher, lost_processes_named
+from ..processes.coordination import (
+    HostExchange,
+    ended_with_launcher,
+    lost_processes_named,
+    on_first_process,
+)
 from ..processes.launch import check_devices
 from ..processes.locks import alone_in
 from ..refusals import (
@@ -70,6 +76,7 @@ from .data_loading import HeldOutBatches, Passes, own_loader
 from .evaluation import Evaluation, fixed_pool, generators_set_aside
 from .finite import FiniteCheck, check_precision
 from .pools import CandidatePools, Shares
+from .reading import ending_error, lost_workers_named
 from .roles import EmbeddingRoles
 from .sparse_rows import SparseRows
 from .step import (
@@ -327,7 +334,9 @@ class PretrainingTrainer(Trainer):
     ) -> tuple[list, None]:
         """Draw targets and candidates for all micro-batches of the coming optimizer step."""
         self.window.start_step()
-        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        batches = self._next_batches(epoch_iterator, num_batches, device)
+        if self.signal.fault is not None:
+            return [], None
         # Too few for a step: the parent would add their gradients to the next one.
         if len(batches) < num_batches:
             if batches:
@@ -348,6 +357,36 @@ class PretrainingTrainer(Trainer):
         if self.rows is not None:
             self.rows.catch_up(step)
         return step.batches, None
+
+    def _next_batches(
+        self, epoch_iterator: Iterator, num_batches: int, device: torch.device
+    ) -> list[dict]:
+        """Read the batches of a step; if a process cannot, let all end the run with a checkpoint."""
+        batches: list[dict] = []
+        fault: Exception | None = None
+        try:
+            batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        except Exception as error:  # noqa: BLE001  whatever a dataset raises
+            fault = error
+        if not self.host.largest(int(fault is not None)):
+            return batches
+        if fault is None:
+            fault = OSError("Another process cannot read its rows: its own messages say why")
+        step = self.state.global_step
+        if step == 0:  # nothing was learned
+            raise self._ending(fault)
+        checkpoint = Path(self.args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{step}")
+        is_saved = on_first_process(lambda: find_fault(checkpoint) is None)
+        self.signal.stop_for(fault, self.control, save=not is_saved)
+        return []
+
+    def _ending(self, fault: Exception) -> Exception:
+        return ending_error(
+            fault,
+            self.args.output_dir,
+            self.args.dataloader_num_workers,
+            is_stream=self.stream is not None,
+        )
 
     def _draw(self, batches: list[dict]) -> Step:
         return draw_step(
@@ -663,6 +702,9 @@ class PretrainingTrainer(Trainer):
                 around.push(lambda error_type, error, traceback: error_type and self.hub.stop())
             around.enter_context(self.signal.given_back())
             around.enter_context(lost_processes_named())
+            around.enter_context(
+                lost_workers_named(self.args.output_dir, self.args.dataloader_num_workers)
+            )
             around.enter_context(ended_with_launcher())
             around.enter_context(self.roles.told_apart())
             if self.rows is not None:
@@ -670,6 +712,8 @@ class PretrainingTrainer(Trainer):
             if self.stream is not None:  # it resumes at its own position: there is nothing to skip
                 around.enter_context(with_settings(self.args, ignore_data_skip=True))
             result = super().train(checkpoint, *args, **kwargs)
+            if self.signal.fault is not None:
+                raise self._ending(self.signal.fault)
             if not (self.state.global_step or self.signal.stopped):
                 raise ValueError(
                     "train_dataset fills no batch: lower per_device_train_batch_size, or keep its "

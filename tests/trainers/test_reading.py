@@ -1,0 +1,144 @@
+"""Runs whose rows can no longer be read leave a checkpoint and say how to go on."""
+
+import json
+import os
+import signal
+
+import pytest
+import torch
+from builders import make_trainer, tiny_model
+from safetensors.torch import load_file
+from torch.utils.data import IterableDataset
+
+from headless_trainer import PackedStream
+from headless_trainer.arguments import DataArguments
+from headless_trainer.checkpoints.finding import checkpoints_in
+from headless_trainer.corpus.texts import load_texts
+from headless_trainer.files.manifest import find_fault
+
+VOCAB = 300
+
+
+def trainer(folder, rows, **settings):
+    defaults = {"task": "clm", "max_steps": 40, "save_steps": 30, "per_device_train_batch_size": 2}
+    defaults |= {"lr_scheduler_type": "constant", "learning_rate": 1e-2}
+    model = tiny_model("clm", VOCAB, layers=1, positions=8)
+    return make_trainer(folder, model, rows, defaults | settings)
+
+
+def names(folder) -> list[str]:
+    return sorted(path.name for path in checkpoints_in(folder))
+
+
+def stream(file, tokenizer, row: str) -> PackedStream:
+    """1,200 documents of eight tokens, each a row of the run; the 1,041st is as it is given.
+
+    1,000 rows are read at once, which fill 20 steps of 50 rows.
+    """
+    lines = [json.dumps({"text": f"{number:07d}"}) for number in range(1200)]
+    lines[1040] = row
+    file.write_text("\n".join(lines) + "\n")
+    arguments = DataArguments(train_file=[str(file)], streaming=True, text_column="text")
+    arguments.validation_file = [str(file)]
+    texts = load_texts(arguments)["train"]
+    return PackedStream(texts, tokenizer, max_seq_length=8, shuffle_buffer_size=20)
+
+
+class TestMalformedRow:
+    def test_it_leaves_a_checkpoint_and_names_file_row_and_remedy(self, tmp_path, clm_tokenizer):
+        rows = stream(tmp_path / "rows.jsonl", clm_tokenizer, '{"text": "broken')
+        run = trainer(tmp_path / "run", rows, per_device_train_batch_size=50)
+        with pytest.raises(
+            OSError, match=r"train_file .*rows\.jsonl.*row 1,041 .*checkpoint-20"
+        ) as end:
+            run.train()
+        assert "--ignore_data_skip" in str(end.value) and "\n" not in str(end.value)
+        (checkpoint,) = checkpoints_in(tmp_path / "run")
+        assert find_fault(checkpoint) is None
+
+    def test_the_checkpoint_is_that_of_a_run_without_it(self, tmp_path, clm_tokenizer):
+        size = {"per_device_train_batch_size": 50}
+        broken = stream(tmp_path / "rows.jsonl", clm_tokenizer, '{"text": "broken')
+        with pytest.raises(OSError, match="row 1,041"):
+            trainer(tmp_path / "broken", broken, **size).train()
+        whole = stream(tmp_path / "rows.jsonl", clm_tokenizer, '{"text": "0001040"}')
+        trainer(tmp_path / "whole", whole, max_steps=20, **size).train()
+        want = load_file(tmp_path / "whole" / "checkpoint-20" / "model.safetensors")
+        got = load_file(tmp_path / "broken" / "checkpoint-20" / "model.safetensors")
+        assert got.keys() == want.keys()
+        assert all(torch.equal(got[name], want[name]) for name in want)
+        resumed = trainer(tmp_path / "broken", whole, max_steps=23, ignore_data_skip=True, **size)
+        resumed.train(resume_from_checkpoint="last")
+        assert resumed.state.global_step == 23
+
+    def test_the_same_in_a_worker_process(self, tmp_path, clm_tokenizer):
+        rows = stream(tmp_path / "rows.jsonl", clm_tokenizer, '{"text": "broken')
+        settings = {"per_device_train_batch_size": 50, "dataloader_num_workers": 1}
+        run = trainer(tmp_path / "run", rows, **settings)
+        with pytest.raises(OSError, match=r"^train_file .*row 1,041 .*checkpoint-20") as end:
+            run.train()
+        assert "Traceback" not in str(end.value)
+
+
+class Rows(IterableDataset):
+    """Twenty rows, and then an error, or the end of the process that reads them."""
+
+    def __init__(self, error: Exception | None):
+        self.error = error
+
+    def __iter__(self):
+        for start in range(20):
+            yield {"input_ids": torch.arange(start, start + 8)}
+        if self.error is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [OSError("the disk is gone"), ValueError("row 7 is none")])
+def test_the_last_step_is_saved_and_named_whatever_a_dataset_raises(tmp_path, error):
+    run = trainer(tmp_path, Rows(error))
+    # A loader of accelerate reads one batch ahead.
+    with pytest.raises(type(error), match=rf"{error}.*'{tmp_path}/checkpoint-9'.*--resume_from"):
+        run.train()
+    assert names(tmp_path) == ["checkpoint-9"] and find_fault(tmp_path / "checkpoint-9") is None
+
+
+def test_an_error_in_the_code_of_a_dataset_is_raised_itself(tmp_path):
+    error = KeyError("text")
+    with pytest.raises(KeyError) as end:
+        trainer(tmp_path, Rows(error)).train()
+    assert end.value is error and "checkpoint-9" in "".join(error.__notes__)
+    assert names(tmp_path) == ["checkpoint-9"]
+
+
+def test_before_the_first_step_nothing_is_saved(tmp_path):
+    run = trainer(tmp_path, Rows(OSError("the disk is gone")), per_device_train_batch_size=30)
+    with pytest.raises(OSError, match="the disk is gone"):
+        run.train()
+    assert names(tmp_path) == []
+
+
+def test_a_checkpoint_that_exists_is_not_written_again(tmp_path):
+    run = trainer(tmp_path, Rows(OSError("the disk is gone")), save_steps=9)
+    saved = []
+    run._save_checkpoint = lambda *args, save=run._save_checkpoint: saved.append(save(*args))
+    with pytest.raises(OSError, match="'.*checkpoint-9'"):
+        run.train()
+    assert names(tmp_path) == ["checkpoint-9"] and len(saved) == 1
+
+
+def test_the_fault_of_a_run_does_not_end_the_next(tmp_path):
+    run = trainer(tmp_path, Rows(OSError("the disk is gone")))
+    with pytest.raises(OSError, match="the disk is gone"):
+        run.train()
+    run.train_dataset = [{"input_ids": torch.arange(8)}] * 100
+    run.args.output_dir, run.args.max_steps = str(tmp_path / "next"), 3
+    run.train()
+    assert run.state.global_step == 3 and not run.signal.stopped
+
+
+def test_a_worker_process_that_is_killed_ends_the_run_in_one_line(tmp_path):
+    run = trainer(tmp_path, Rows(None), dataloader_num_workers=1, save_steps=3)
+    with pytest.raises(OSError, match=r"dataloader_num_workers is 1 .*checkpoint-\d") as end:
+        run.train()
+    assert "\n" not in str(end.value)
