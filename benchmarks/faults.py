@@ -1,25 +1,34 @@
 #!/usr/bin/env python
 """Disturb training runs in every possible way, and print a table of what was tried and survived.
 
-    python benchmarks/faults.py                              # 6 kills and 6 signals for each of four variants, and the rest
+    python benchmarks/faults.py    # 6 kills and 4 signals for each of nine variants, and the rest
     python benchmarks/faults.py --kills 100 --signals 40
     python benchmarks/faults.py --variants rows --attacks kill --kills 3
 
-Each variant runs undisturbed, and again with disturbances at random moments: SIGKILL while it starts or loads its checkpoint,
-between two steps or, in half of the cases, while it writes a checkpoint; or SIGTERM to all of its processes at once, as
-launchers and schedulers send it. Each life, from a start to the next disturbance, is the same command, `run_pretrain.py ...
---resume_from_checkpoint auto`. After each life every checkpoint is read: those under their final names must be complete, those
-that were complete before must be unchanged, except those that --save_total_limit deletes, and a SIGTERM must have left a new
-one. At the end, weights and losses must equal those of the undisturbed run, bit for bit.
+Each variant runs undisturbed, and again with disturbances. Half of a variant's lives or more end by
+SIGKILL: while it starts or loads its checkpoint, between two steps, and while it writes a
+checkpoint, equally often, in random order and at random moments. The others end by SIGTERM to all
+processes at once, as launchers and schedulers send it, while it trains and while it writes.
 
-Then every file of a checkpoint is damaged in turn, and the run must resume from the checkpoint before it; a second run starts
-in the folder of a first, in another process and in another thread; and files cannot grow beyond a limit, as on a full disk.
+Each life, from a start to the next disturbance, is the same command, `run_pretrain.py ...
+--resume_from_checkpoint auto`. After each life every checkpoint is read: those under their final
+names must be complete, those that were complete before must be unchanged, except those that
+--save_total_limit deletes, and a SIGTERM must have left a new one. At the end, weights and losses
+must equal those of the undisturbed run, bit for bit.
+
+In the variant "link" the newest checkpoint is moved to another folder before each life, and a link
+is left in its place. The run must resume through links, and delete links alone.
+
+Then every file of a checkpoint is damaged in turn, and the run must resume from the checkpoint
+before it; a second run starts in the folder of a first, in another process and in another thread;
+and files cannot grow beyond a limit, as on a full disk.
 
 The exit status is 0 if all of this held.
 """
 
 import argparse
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -36,10 +45,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import peft
 import psutil
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
+from headless_trainer import VanillaTrainer
 from headless_trainer.checkpoints.finding import checkpoint_to_resume, checkpoints_in
 from headless_trainer.files.manifest import find_fault
 from headless_trainer.files.whole import INCOMPLETE_NAME
@@ -47,14 +59,20 @@ from headless_trainer.presentation.tables import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 SAVE_STEPS, LIMIT = 10, 3
-STEPS_A_LIFE = (
-    80  # more than a life trains, so that the run does not end before its last disturbance
-)
+# More than a life trains, so that the run does not end before its last disturbance.
+STEPS_A_LIFE = 80
 DECODER = ("gpt2", "bpe", '{"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 32}')
 WIDTH = (
     '{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}'
 )
 ENCODER = ("bert", "wordpiece", WIDTH)
+# Its files hold each expert apart, its model all experts in one weight: each loading converts them.
+CONVERTED_WIDTH = (
+    '{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, '
+    '"num_key_value_heads": 2, "intermediate_size": 48, "num_local_experts": 4, '
+    '"max_position_embeddings": 32}'
+)
+CONVERTED = ("mixtral", "bpe", CONVERTED_WIDTH)
 # Model, number of processes and further flags of each variant.
 VARIANTS = {
     "rows": (DECODER, 1, []),
@@ -65,7 +83,19 @@ VARIANTS = {
         ["--streaming", "--shuffle_buffer_size", "50", "--dataloader_num_workers", "1"],
     ),
     "processes": (DECODER, 2, []),
+    "sampled softmax": (DECODER, 1, ["--objective", "sampled_softmax"]),
+    "vanilla": (ENCODER, 1, ["--objective", "vanilla"]),
+    "adapter": (
+        DECODER,
+        1,
+        ["--objective", "vanilla", "--trainer", "benchmarks.faults:WithAdapter"],
+    ),
+    "converted": (CONVERTED, 1, []),
+    "link": (DECODER, 1, []),
 }
+NAMES_OF_ATTACKS = {"kill": "SIGKILL", "signal": "SIGTERM to all processes"}
+# What a life is doing at the moment of each attack.
+MOMENTS = {"kill": ("starting", "training", "writing"), "signal": ("training", "writing")}
 ATTACKS = ("kill", "signal", "damage", "second run", "full disk")
 
 
@@ -73,8 +103,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kills", type=int, default=24, help="SIGKILLs over all variants")
-    parser.add_argument("--signals", type=int, default=24, help="SIGTERMs over all variants")
+    parser.add_argument("--kills", type=int, default=54, help="SIGKILLs over all variants")
+    parser.add_argument("--signals", type=int, default=36, help="SIGTERMs over all variants")
     parser.add_argument(
         "--flips", type=int, default=20, help="bits flipped in each file, one at a time"
     )
@@ -82,31 +112,41 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
     args = parser.parse_args()
-    print(f"a checkpoint every {SAVE_STEPS} steps, save_total_limit {LIMIT}, ", end="")
     print(
-        f"{os.cpu_count()} CPU cores ({platform.machine()}), torch {torch.__version__}\n",
+        f"a checkpoint every {SAVE_STEPS} steps, save_total_limit {LIMIT}, {os.cpu_count()} CPU "
+        f"cores ({platform.machine()}), torch {torch.__version__}\n",
         flush=True,
     )
-    started, table = time.monotonic(), Table()
+    started = time.monotonic()
+    table = Table()
     with tempfile.TemporaryDirectory() as folder:
-        for index, variant in enumerate(args.variants):
-            lives = []
-            for attack, total in (("kill", args.kills), ("signal", args.signals)):
-                share = total // len(args.variants) + (index < total % len(args.variants))
-                lives += [attack] * share if attack in args.attacks else []
-            if lives:
-                random.Random(args.seed).shuffle(lives)
+        for variant, attacks in lives_of_variants(args).items():
+            if attacks:
+                # A seed of its own, or all variants would be disturbed at the same moments.
+                moments = random.Random(f"{args.seed} {variant}")
+                moments.shuffle(attacks)
                 (Path(folder) / variant).mkdir()
-                disturb(variant, lives, Path(folder) / variant, random.Random(args.seed), table)
+                disturb(variant, attacks, Path(folder) / variant, moments, table)
         calm = Path(folder) / "calm"
         calm.mkdir()
         if "damage" in args.attacks:
             damage_files(calm, args.flips, random.Random(args.seed), table)
-        others = {"second run": start_twice, "full disk": fill_disk}
-        for attack in (attack for attack in others if attack in args.attacks):
-            others[attack](calm, table)
+        if "second run" in args.attacks:
+            start_twice(calm, table)
+        if "full disk" in args.attacks:
+            fill_disk(calm, table)
     print(f"\n{table}\n\n{time.monotonic() - started:.0f} s in all")
-    sys.exit(not table.all_held)
+    sys.exit(0 if table.all_held else 1)
+
+
+def lives_of_variants(args: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the attacks that end the lives of each variant, an equal share of all."""
+    lives: dict[str, list[str]] = {variant: [] for variant in args.variants}
+    for attack, count in (("kill", args.kills), ("signal", args.signals)):
+        if attack in args.attacks:
+            for _, variant in zip(range(count), itertools.cycle(args.variants), strict=False):
+                lives[variant].append(attack)
+    return lives
 
 
 class Table:
@@ -127,76 +167,135 @@ class Table:
         return markdown(["attack", "run", "tries", "survived"], rows) or "nothing was tried"
 
 
-# Kills and signals ---------------------------------------------------------------------------------------------------------
+# Kills and signals --------------------------------------------------------------------------------
+
+
+class WithAdapter(VanillaTrainer):
+    """Trains LoRA adapters in the attention of a GPT-2, whose own weights stay as they began."""
+
+    def trained_part(self, model: nn.Module) -> nn.Module:
+        settings = peft.LoraConfig(target_modules=["c_attn"], fan_in_fan_out=True)
+        return peft.get_peft_model(model, settings)
+
+
+def moments_in_turn(attacks: list[str], moments: random.Random) -> list[str]:
+    """Return what each life is doing when it is attacked.
+
+    Of each attack's `MOMENTS` there are equally many, in random order.
+    """
+    left: dict[str, list[str]] = {attack: [] for attack in MOMENTS}
+    chosen = []
+    for attack in attacks:
+        if not left[attack]:
+            left[attack] = moments.sample(MOMENTS[attack], len(MOMENTS[attack]))
+        chosen.append(left[attack].pop())
+    return chosen
+
+
+def move_behind_link(run_dir: Path, elsewhere: Path) -> None:
+    """Move the newest checkpoint of a run, as to another disk, and leave a link in its place."""
+    newest = checkpoints_in(run_dir)[:1]
+    if newest and not newest[0].is_symlink():
+        elsewhere.mkdir(exist_ok=True)
+        shutil.rmtree(elsewhere / newest[0].name, ignore_errors=True)
+        shutil.move(newest[0], elsewhere / newest[0].name)
+        newest[0].symlink_to(elsewhere / newest[0].name)
 
 
 def disturb(
-    variant: str, lives: list[str], folder: Path, moments: random.Random, table: Table
+    variant: str, attacks: list[str], folder: Path, moments: random.Random, table: Table
 ) -> None:
     """Run a variant undisturbed, run it with disturbances, and compare the two."""
-    run = Run(folder, variant, len(lives) * STEPS_A_LIFE + 5)
-    first = time.monotonic()
-    process = run.start(folder / "whole")
-    while not checkpoints_in(folder / "whole") and process.poll() is None:
-        time.sleep(0.01)
-    startup = time.monotonic() - first
-    assert process.wait() == 0, run.said()
-    print(
-        f"{variant}: undisturbed, {run.steps} steps in {time.monotonic() - first:.0f} s, ", end=""
-    )
-    print(f"{startup:.1f} s to its first checkpoint", flush=True)
-
+    run = Run(folder, variant, len(attacks) * STEPS_A_LIFE + 5)
+    startup = run_undisturbed(run, variant, folder / "whole")
     ledger = Ledger(folder / "disturbed")
-    for number, attack in enumerate(lives, 1):
-        leftover, before = half_written(ledger.run_dir), newest_step(ledger.run_dir)
-        process = run.start(ledger.run_dir)
-        kinds = (
-            {"starting": 15, "training": 35, "writing": 50}
-            if attack == "kill"
-            else {"training": 1, "writing": 1}
-        )
-        kind = moments.choices(list(kinds), list(kinds.values()))[0]
-        wait_for_moment(ledger.run_dir, process, kind, moments, startup)
-        assert process.poll() is None, f"the run ended before attack {number}: {run.said()}"
-        everyone = send(process, signal.SIGKILL if attack == "kill" else signal.SIGTERM)
-        try:
-            process.wait(120)
-        except subprocess.TimeoutExpired:
-            send(process, signal.SIGKILL)
-            process.wait()
-        psutil.wait_procs(everyone)
-        half, place = half_written(ledger.run_dir), kind
-        if attack == "kill" and half not in (None, leftover):
-            place = f"writing {half[0].name}, {sum(path.is_file() for path in half[0].rglob('*'))} files so far"
-        held, found = ledger.inspect()
-        if attack == "signal" and not (
-            newest_step(ledger.run_dir) > before and "Stopped by SIGTERM" in run.said()
-        ):
-            held, found = (
-                False,
-                found + f"; NO CHECKPOINT AFTER THE SIGNAL; output:\n{run.said()[-3000:]}",
-            )
-        table.add("SIGKILL" if attack == "kill" else "SIGTERM to all processes", variant, held)
-        print(f"{variant}, {attack} {number:>3}: {place:<42}{found}", flush=True)
+    elsewhere = folder / "elsewhere"
+    activities = moments_in_turn(attacks, moments)
+    for number, (attack, activity) in enumerate(zip(attacks, activities, strict=True), 1):
+        if variant == "link":
+            move_behind_link(ledger.run_dir, elsewhere)
+        life = Life(run, ledger, startup)
+        held, report = life.end(attack, activity, moments, number)
+        table.add(NAMES_OF_ATTACKS[attack], variant, held)
+        print(f"{variant}, {attack} {number:>3}: {report}", flush=True)
     assert run.start(ledger.run_dir).wait() == 0, run.said()
     ledger.inspect()
-    same = same_numbers(folder / "whole", ledger.run_dir, run.steps)
-    table.add("weights and losses at the end", variant, same)
-    numbers = f"weights and {run.steps} losses {'bit-identical to' if same else 'DIFFERENT from'} the undisturbed run"
+    is_same = same_numbers(folder / "whole", ledger.run_dir, run.steps)
+    table.add("weights and losses at the end", variant, is_same)
+    for moved in checkpoints_in(elsewhere):
+        table.add("a checkpoint behind a link", variant, find_fault(moved) is None)
+    result = "bit-identical to" if is_same else "DIFFERENT from"
     print(
-        f"{variant}: {len(ledger.known) + ledger.rotated} checkpoints found complete; {numbers}",
+        f"{variant}: {len(ledger.known) + ledger.rotated} checkpoints found complete; weights and "
+        f"{run.steps} losses {result} the undisturbed run",
         flush=True,
     )
 
 
+def run_undisturbed(run: "Run", variant: str, folder: Path) -> float:
+    """Run a variant to its end, and return the seconds to its first checkpoint."""
+    first = time.monotonic()
+    process = run.start(folder)
+    while not checkpoints_in(folder) and process.poll() is None:
+        time.sleep(0.01)
+    startup = time.monotonic() - first
+    assert process.wait() == 0, run.said()
+    print(
+        f"{variant}: undisturbed, {run.steps} steps in {time.monotonic() - first:.0f} s, "
+        f"{startup:.1f} s to its first checkpoint",
+        flush=True,
+    )
+    return startup
+
+
+class Life:
+    """A life of a disturbed run, from its start to its attack."""
+
+    def __init__(self, run: "Run", ledger: "Ledger", startup: float):
+        self.run = run
+        self.ledger = ledger
+        self.startup = startup
+        self.half_written_before = half_written(ledger.run_dir)
+        self.newest_before = newest_step(ledger.run_dir)
+        self.process = run.start(ledger.run_dir)
+
+    def end(
+        self, attack: str, activity: str, moments: random.Random, number: int
+    ) -> tuple[bool, str]:
+        """Attack the life while it does something, and return whether all held, and a report."""
+        run_dir = self.ledger.run_dir
+        wait_for_moment(run_dir, self.process, activity, moments, self.startup)
+        assert self.process.poll() is None, f"it ended before attack {number}: {self.run.said()}"
+        processes = send(self.process, signal.SIGKILL if attack == "kill" else signal.SIGTERM)
+        try:
+            self.process.wait(120)
+        except subprocess.TimeoutExpired:
+            send(self.process, signal.SIGKILL)
+            self.process.wait()
+        psutil.wait_procs(processes)
+        half = half_written(run_dir)
+        if attack == "kill" and half not in (None, self.half_written_before):
+            files = sum(path.is_file() for path in half[0].rglob("*"))
+            activity = f"writing {half[0].name}, {files} files so far"
+        held, report = self.ledger.inspect()
+        if attack == "signal" and not self._left_checkpoint():
+            held = False
+            report += f"; NO CHECKPOINT AFTER THE SIGNAL; output:\n{self.run.said()[-3000:]}"
+        return held, f"{activity:<42}{report}"
+
+    def _left_checkpoint(self) -> bool:
+        is_newer = newest_step(self.ledger.run_dir) > self.newest_before
+        return is_newer and "Stopped by SIGTERM" in self.run.said()
+
+
 def send(process: subprocess.Popen, number: int) -> list[psutil.Process]:
-    """Send a signal to a process and all its descendants, which launchers put into process groups of their own."""
-    everyone = [psutil.Process(process.pid)]
-    everyone += everyone[0].children(recursive=True)
-    for each in everyone:
+    """Send a signal to a process and its descendants, which may be in groups of their own."""
+    first = psutil.Process(process.pid)
+    receivers = [first, *first.children(recursive=True)]
+    for receiver in receivers:
         with suppress(psutil.NoSuchProcess):
-            each.send_signal(number)
-    return everyone
+            receiver.send_signal(number)
+    return receivers
 
 
 class Run:
@@ -205,24 +304,30 @@ class Run:
     def __init__(self, folder: Path, variant: str, steps: int):
         (model, tokenizer, config), processes, flags = VARIANTS[variant]
         self.steps = steps
-        words, corpus = [f"w{index:03d}" for index in range(300)], random.Random(1)
-        lines = (" ".join(corpus.choices(words, k=corpus.randint(4, 20))) for _ in range(400))
+        corpus = random.Random(1)
+        words = [f"w{index:03d}" for index in range(300)]
+        lines = [" ".join(corpus.choices(words, k=corpus.randint(4, 20))) for _ in range(400)]
         (folder / "lines.txt").write_text("\n".join(lines) + "\n")
-        launcher = "-m torch.distributed.run --standalone --nproc_per_node".split()
+        launcher: list[str] = []
+        if processes > 1:
+            launcher = ["-m", "torch.distributed.run", "--standalone"]
+            launcher += ["--nproc_per_node", str(processes)]
         self.command = [
-            sys.executable, *([*launcher, processes] if processes > 1 else []), "run_pretrain.py", "--use_cpu",
-            *("--model_type", model, "--config_overrides", config, "--train_tokenizer", "--tokenizer_type", tokenizer),
-            *("--vocab_size", "400", "--max_seq_length", "16", "--train_file", folder / "lines.txt"),
-            *("--preprocessing_num_workers", "1", "--negatives", "step", "--max_steps", steps),
-            *("--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "2", "--logging_steps", "1"),
-            *("--save_steps", SAVE_STEPS, "--save_total_limit", LIMIT, "--disable_tqdm", "true", *flags),
+            sys.executable, *launcher, "run_pretrain.py", "--use_cpu",
+            "--model_type", model, "--config_overrides", config,
+            "--train_tokenizer", "--tokenizer_type", tokenizer, "--vocab_size", "400",
+            "--max_seq_length", "16", "--train_file", folder / "lines.txt",
+            "--preprocessing_num_workers", "1", "--negatives", "step", "--max_steps", steps,
+            "--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "2",
+            "--logging_steps", "1", "--save_steps", SAVE_STEPS, "--save_total_limit", LIMIT,
+            "--disable_tqdm", "true", *flags,
         ]  # fmt: skip
-        cores = {
+        self.environment = os.environ | {
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
             "HF_DATASETS_CACHE": str(folder / "cache"),
         }
-        self.environment, self.log = os.environ | cores, folder / "log"
+        self.log = folder / "log"
 
     def start(
         self, output_dir: Path, *flags, resume: bool = True, before: Callable | None = None
@@ -232,8 +337,13 @@ class Run:
         command += ["--resume_from_checkpoint", "auto"] if resume else []
         with open(self.log, "w") as log:
             return subprocess.Popen(
-                [str(part) for part in command], cwd=ROOT, env=self.environment, stdout=log, stderr=log, preexec_fn=before
-            )  # fmt: skip
+                [str(part) for part in command],
+                cwd=ROOT,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                preexec_fn=before,
+            )
 
     def said(self) -> str:
         return self.log.read_text()
@@ -248,7 +358,7 @@ class Ledger:
         self.rotated = 0
 
     def inspect(self) -> tuple[bool, str]:
-        """Read every checkpoint, compare with the last inspection, and return whether all is well and a short summary."""
+        """Read every checkpoint, and return whether all held since the last time, and a summary."""
         found = checkpoints_in(self.run_dir)
         faults = {path.name: fault for path in found if (fault := find_fault(path))}
         now = {path.name: digest(path) for path in found if path.name not in faults}
@@ -274,7 +384,7 @@ def steps(name: str) -> int:
 
 
 def digest(folder: Path) -> str:
-    """Return one checksum of all files of a folder, computed here so as not to rely on the code under test."""
+    """Return a checksum of all files of a folder, without relying on the code under test."""
     whole = hashlib.blake2b()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         whole.update(path.name.encode() + path.read_bytes())
@@ -307,7 +417,7 @@ def newest_step(run_dir: Path) -> int:
 
 
 def half_written(run_dir: Path) -> tuple[Path, int] | None:
-    """Return the half-written checkpoint, which stays until the next is written, and when its folder last changed."""
+    """Return the half-written checkpoint, if any, and when its folder changed last."""
     try:
         for path in checkpoints_in(run_dir / INCOMPLETE_NAME):
             return path, path.stat().st_ctime_ns
@@ -316,9 +426,15 @@ def half_written(run_dir: Path) -> tuple[Path, int] | None:
     return None
 
 
+def final_weights(run_dir: Path) -> dict[str, torch.Tensor]:
+    """Read the weights of a finished run, those of its adapter if it trains one."""
+    adapter = run_dir / "adapter_model.safetensors"
+    return load_file(adapter if adapter.is_file() else run_dir / "model.safetensors")
+
+
 def same_numbers(whole: Path, killed: Path, steps: int) -> bool:
     """Return whether two runs have the same final weights and the same losses, bit for bit."""
-    want, got = (load_file(folder / "model.safetensors") for folder in (whole, killed))
+    want, got = (final_weights(folder) for folder in (whole, killed))
     if want.keys() != got.keys() or not all(torch.equal(want[name], got[name]) for name in want):
         return False
     histories = [
@@ -331,11 +447,11 @@ def same_numbers(whole: Path, killed: Path, steps: int) -> bool:
     return want == got and len(want) == steps
 
 
-# Damaged files, a second run, a full disk ----------------------------------------------------------------------------------
+# Damaged files, a second run, a full disk ---------------------------------------------------------
 
 
 def damage_files(folder: Path, flips: int, moments: random.Random, table: Table) -> None:
-    """Damage each file of the newer of two checkpoints in turn: a run must resume from the older one."""
+    """Damage each file of the newer of two checkpoints: a run must resume from the older one."""
     run = Run(folder, "rows", 2 * SAVE_STEPS)
     assert run.start(folder / "damaged", resume=False).wait() == 0, run.said()
     logging.disable(logging.WARNING)  # one for every skipped checkpoint
@@ -370,15 +486,15 @@ def damage_files(folder: Path, flips: int, moments: random.Random, table: Table)
             table.add("a damaged file", str(name), held)
             shutil.rmtree(newest)
             os.replace(folder / "aside", newest)
-        print(
-            f"damaged {name}: {'skipped each time' if not found else 'NOT NOTICED: ' + ', '.join(found)}",
-            flush=True,
-        )
+        result = "skipped each time"
+        if found:
+            result = f"NOT NOTICED: {', '.join(found)}"
+        print(f"damaged {name}: {result}", flush=True)
     assert checkpoint_to_resume("auto", folder / "damaged") == str(newest)
 
 
 def start_twice(folder: Path, table: Table) -> None:
-    """Start a second run in a run's folder: refused with the first run's process id, while the first continues."""
+    """Start a second run in the folder of a first, which goes on: it is refused by name."""
     run, other = Run(folder, "rows", 10 * STEPS_A_LIFE), Run(folder, "rows", 10 * STEPS_A_LIFE)
     other.log = folder / "other_log"
     first = run.start(folder / "shared")
@@ -397,7 +513,8 @@ def start_twice(folder: Path, table: Table) -> None:
     send(first, signal.SIGKILL)
     first.wait()
     # A thread does not show the SystemExit with which a command ends.
-    code = "import sys; from concurrent.futures import ThreadPoolExecutor; from headless_trainer.cli.pretrain import main; "
+    code = "import sys; from concurrent.futures import ThreadPoolExecutor; "
+    code += "from headless_trainer.cli.pretrain import main; "
     code += "futures = [ThreadPoolExecutor(1).submit(main, sys.argv[1:]) for _ in range(2)]; "
     code += "print([repr(each.exception()) for each in futures])"
     start = run.command.index("run_pretrain.py")
@@ -423,7 +540,7 @@ def start_twice(folder: Path, table: Table) -> None:
 
 
 def fill_disk(folder: Path, table: Table) -> None:
-    """Limit file sizes at a checkpoint and at the last save: one line, exit status 1, nothing half written left."""
+    """Limit file sizes at a checkpoint and at the last save: one line, and nothing half written."""
     model = "model.safetensors"
     whole = Run(folder, "rows", 2)
     assert whole.start(folder / "size", resume=False).wait() == 0, whole.said()
