@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..checkpoints.finding import last_whole_checkpoint
+from ..signals.workers import is_lost_worker
 
-# What torch calls a worker process of a data loader that has ended without an error of its own.
-LOST_WORKER = "DataLoader worker"
 # Where torch begins to quote the traceback of an error in a worker process.
 QUOTED_TRACEBACK = "Original Traceback"
 
@@ -22,10 +21,6 @@ class ReadingError(OSError, ValueError):
 def is_of_reading(error: BaseException) -> bool:
     """Return whether an error of a data loader has its cause outside the program."""
     return isinstance(error, OSError | ValueError | EOFError) or is_lost_worker(error)
-
-
-def is_lost_worker(error: BaseException) -> bool:
-    return isinstance(error, RuntimeError) and LOST_WORKER in str(error)
 
 
 def is_broken_connection(error: BaseException) -> bool:
@@ -64,7 +59,7 @@ def ending_error(fault: Exception, run_dir: str, workers: int, is_stream: bool) 
     how = ""
     if checkpoint is not None:
         where = f"The last checkpoint is {checkpoint!r}"
-        how = " Then resume with --resume_from_checkpoint last"
+        how = " Mend that, then resume with --resume_from_checkpoint last"
         if is_stream:
             how += (
                 "; if a file had to be changed, with --ignore_data_skip too, which restarts the "
