@@ -169,6 +169,7 @@ def opened(path: str | os.PathLike, argument: str = "file") -> Iterator[io.Buffe
             line with argument and file.
     """
     with _open(path, argument) as raw:
+        git_lfs.check_is_no_pointer(path, argument)
         try:
             yield _unpacked(raw)
         except _UNREADABLE as error:
@@ -182,7 +183,6 @@ def opened(path: str | os.PathLike, argument: str = "file") -> Iterator[io.Buffe
 
 def _open(path: str | os.PathLike, argument: str) -> io.BufferedReader:
     try:
-        git_lfs.check_is_no_pointer(path, argument)
         return open(path, "rb")
     except OSError as error:  # for example because its disk is no longer mounted
         raise type(error)(

@@ -31,26 +31,26 @@ def names(folder) -> list[str]:
 
 
 def stream(file, tokenizer, row: str) -> PackedStream:
-    """11,200 documents of eight tokens, each a row of the run; the 11,041st is as it is given.
+    """11,200 documents of four tokens, each a row of the run; the 11,041st is as it is given.
 
-    Whole thousands of rows are read at once: 11,000 rows fill 22 steps of 500 rows.
+    Thousands of documents are read at once, so that 5 steps of 2,000 rows come before it.
     """
-    lines = [json.dumps({"text": f"{number:07d}"}) for number in range(11200)]
+    lines = [json.dumps({"text": f"{number % 1000:03d}"}) for number in range(11200)]
     lines[11040] = row
     file.write_text("\n".join(lines) + "\n")
     held_out = file.with_name("held_out.jsonl")
     held_out.write_text(lines[0] + "\n")
     files = {"train_file": [str(file)], "validation_file": [str(held_out)]}
     texts = load_texts(DataArguments(**files, streaming=True, text_column="text"))["train"]
-    return PackedStream(texts, tokenizer, max_seq_length=8, shuffle_buffer_size=20)
+    return PackedStream(texts, tokenizer, max_seq_length=4, shuffle_buffer_size=20)
 
 
 class TestMalformedRow:
     def test_it_leaves_a_checkpoint_and_names_file_row_and_remedy(self, tmp_path, clm_tokenizer):
         rows = stream(tmp_path / "rows.jsonl", clm_tokenizer, '{"text": "broken')
-        run = trainer(tmp_path / "run", rows, per_device_train_batch_size=500)
+        run = trainer(tmp_path / "run", rows, per_device_train_batch_size=2000)
         with pytest.raises(
-            OSError, match=r"train_file .*rows\.jsonl.*row 11,041 .*checkpoint-22"
+            OSError, match=r"train_file .*rows\.jsonl.*row 11,041 .*checkpoint-5"
         ) as end:
             run.train()
         assert "--ignore_data_skip" in str(end.value) and "\n" not in str(end.value)
@@ -58,25 +58,25 @@ class TestMalformedRow:
         assert find_fault(checkpoint) is None
 
     def test_the_checkpoint_is_that_of_a_run_without_it(self, tmp_path, clm_tokenizer):
-        size = {"per_device_train_batch_size": 500}
+        size = {"per_device_train_batch_size": 2000}
         broken = stream(tmp_path / "rows.jsonl", clm_tokenizer, '{"text": "broken')
         with pytest.raises(OSError, match="row 11,041"):
             trainer(tmp_path / "broken", broken, **size).train()
-        whole = stream(tmp_path / "rows.jsonl", clm_tokenizer, '{"text": "0011040"}')
-        trainer(tmp_path / "whole", whole, max_steps=22, **size).train()
-        want = load_file(tmp_path / "whole" / "checkpoint-22" / "model.safetensors")
-        got = load_file(tmp_path / "broken" / "checkpoint-22" / "model.safetensors")
+        whole = stream(tmp_path / "rows.jsonl", clm_tokenizer, '{"text": "040"}')
+        trainer(tmp_path / "whole", whole, max_steps=5, **size).train()
+        want = load_file(tmp_path / "whole" / "checkpoint-5" / "model.safetensors")
+        got = load_file(tmp_path / "broken" / "checkpoint-5" / "model.safetensors")
         assert got.keys() == want.keys()
         assert all(torch.equal(got[name], want[name]) for name in want)
-        resumed = trainer(tmp_path / "broken", whole, max_steps=25, ignore_data_skip=True, **size)
+        resumed = trainer(tmp_path / "broken", whole, max_steps=7, ignore_data_skip=True, **size)
         resumed.train(resume_from_checkpoint="last")
-        assert resumed.state.global_step == 25
+        assert resumed.state.global_step == 7
 
     def test_the_same_in_a_worker_process(self, tmp_path, clm_tokenizer):
         rows = stream(tmp_path / "rows.jsonl", clm_tokenizer, '{"text": "broken')
-        settings = {"per_device_train_batch_size": 500, "dataloader_num_workers": 1}
+        settings = {"per_device_train_batch_size": 2000, "dataloader_num_workers": 1}
         run = trainer(tmp_path / "run", rows, **settings)
-        with pytest.raises(OSError, match=r"^train_file .*row 11,041 .*checkpoint-22") as end:
+        with pytest.raises(OSError, match=r"^train_file .*row 11,041 .*checkpoint-5") as end:
             run.train()
         assert "Traceback" not in str(end.value)
 
