@@ -1,4 +1,4 @@
-"""End a training run early with a checkpoint: at a signal, or when its rows can no longer be read."""
+"""End a training run early with a checkpoint: at a signal, or when its rows cannot be read."""
 
 import logging
 import os
@@ -18,10 +18,10 @@ logger = logging.getLogger(__name__)
 
 
 class StopOnSignal(TrainerCallback):
-    """Ends the run at SIGTERM or Ctrl-C after the current step, with a checkpoint, as schedulers expect.
+    """Ends the run at SIGTERM or Ctrl-C after the current step, with a checkpoint.
 
-    A second Ctrl-C ends the process at once. Before the first step there is nothing to save, and
-    signals act as usual.
+    That is what the schedulers of clusters expect. A second Ctrl-C ends the process at once. Before
+    the first step there is nothing to save, and signals act as usual.
 
     Attributes:
         number: the signal that ended the run, or 0.
@@ -56,7 +56,8 @@ class StopOnSignal(TrainerCallback):
         self._begin()
         if threading.current_thread() is not threading.main_thread():
             logger.warning(
-                "Training runs in a thread, which cannot catch SIGTERM and Ctrl-C: no checkpoint then."
+                "Training runs in a thread, which cannot catch SIGTERM and Ctrl-C: no checkpoint "
+                "then."
             )
         with self._handlers:
             yield
@@ -121,10 +122,13 @@ class StopOnSignal(TrainerCallback):
     def _request(self, number, frame):
         self._heard = number
         if number == signal.SIGINT:
-            # If Python handled Ctrl-C before, as in a notebook, a second one does not end the process either.
-            again = self._interrupt is signal.default_int_handler
-            signal.signal(number, signal.default_int_handler if again else signal.SIG_DFL)
+            second = signal.SIG_DFL
+            if self._interrupt is signal.default_int_handler:
+                # Python handled Ctrl-C before, as in a notebook, which a second one does not end.
+                second = signal.default_int_handler
+            signal.signal(number, second)
             if os.environ.get("RANK", "0") == "0":
                 say(
-                    "Ctrl-C: the run ends after this step, with a checkpoint. A second Ctrl-C ends it at once."
+                    "Ctrl-C: the run ends after this step, with a checkpoint. A second Ctrl-C ends "
+                    "it at once."
                 )

@@ -12,7 +12,7 @@ from ..files.sources import find_file
 
 
 def save_token_counts(folder: str | Path, token_counts: Tensor, totals: dict[str, float]) -> None:
-    """Write the counts of each token as a target, ``(V,)`` int64, and the run's totals, into one safetensors file."""
+    """Write the counts of each token as a target, ``(V,)`` int64, and the run's totals."""
     metadata = {name: repr(value) for name, value in totals.items()}
     save_file(
         {"token_counts": token_counts.cpu().contiguous()},
@@ -22,12 +22,24 @@ def save_token_counts(folder: str | Path, token_counts: Tensor, totals: dict[str
 
 
 def load_token_counts(source: str | Path, **hub: Any) -> tuple[Tensor, dict[str, float]]:
-    """Read the counts and totals that `save_token_counts` wrote from a folder or the Hub; ``hub`` as in ``from_pretrained``."""
+    """Read the counts and totals that `save_token_counts` wrote.
+
+    Args:
+        source: a folder, or a repository on the Hub.
+        hub: keyword arguments of ``from_pretrained``, such as ``revision``.
+
+    Returns:
+        The counts of each token as a target, ``(V,)`` int64, and the totals of the run by name.
+
+    Raises:
+        FileNotFoundError: if the source holds no counts.
+        ValueError: if their file is damaged.
+    """
     path = find_file(source, TOKEN_COUNTS_NAME, **hub)
     if path is None:
         raise FileNotFoundError(
-            f"{str(source)!r} holds no {TOKEN_COUNTS_NAME}: name a folder that `headless-trainer pretrain` wrote, or pass "
-            "--counts_from corpus and a corpus to count tokens in."
+            f"{str(source)!r} holds no {TOKEN_COUNTS_NAME}: name a folder that `headless-trainer "
+            "pretrain` wrote, or pass --counts_from corpus and a corpus to count tokens in."
         )
     try:
         with safe_open(path, framework="pt") as file:

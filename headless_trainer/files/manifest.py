@@ -12,19 +12,21 @@ from typing import Any
 
 MANIFEST_NAME = "manifest.json"
 TOKEN_COUNTS_NAME = "token_counts.safetensors"
-TRAINED_NAME = "trained_weights.safetensors"  # in a checkpoint whose other weights are folded for other clients
-TRAINER_STATE_NAME = (
-    "trainer_state.json"  # transformers' own name; importing its trainer for it would take seconds
+# In a checkpoint whose other weights are folded for other clients.
+TRAINED_NAME = "trained_weights.safetensors"
+# transformers' own name; importing its trainer for it would take seconds.
+TRAINER_STATE_NAME = "trainer_state.json"
+# Not checked: people edit it, scores are added later, and no run resumes from it.
+CARD_NAME = "README.md"
+# The processor's own instructions make it the fastest of hashlib's on most machines.
+ALGORITHM = "sha256"
+# The parts that a run resumes from, as `transformers.Trainer`, accelerate (FSDP) and DeepSpeed name
+# them. DeepSpeed keeps all but the random states in global_step*/.
+WEIGHTS = (
+    r"(.*/)?(adapter_|pytorch_)?model\b.*\.(safetensors|bin)"
+    r"|pytorch_model_fsdp.*"
+    r"|global_step\d+/.*model_states\.pt"
 )
-CARD_NAME = (
-    "README.md"  # not checked: people edit it, scores are added later, and no run resumes from it
-)
-ALGORITHM = (
-    "sha256"  # the processor's own instructions make it the fastest of hashlib's on most machines
-)
-# The parts that a run resumes from, as `transformers.Trainer`, accelerate (FSDP) and DeepSpeed name them. DeepSpeed keeps all
-# but the random states in global_step*/.
-WEIGHTS = r"(.*/)?(adapter_|pytorch_)?model\b.*\.(safetensors|bin)|pytorch_model_fsdp.*|global_step\d+/.*model_states\.pt"
 STATES = {
     "the state of its optimizer": r"optimizer(\.pt|\.bin|_.*)|global_step\d+/.*",
     "the state of its schedule": r"scheduler\.pt|global_step\d+/.*",
@@ -33,23 +35,24 @@ STATES = {
 
 
 def write_manifest(folder: str | Path, **facts: Any) -> None:
-    """Write size and checksum of every file in a folder except its card, and flush everything to disk.
+    """Write size and checksum of every file in a folder except its card, and flush all to disk.
 
     The manifest also stores the facts, of JSON types; `missing_part` reads some of them.
     """
     folder = Path(folder)
     names = names_in(folder)
-    with (
-        ThreadPoolExecutor() as pool
-    ):  # both hashing and waiting for the disk let other threads run
+    # Both hashing and waiting for the disk let other threads run.
+    with ThreadPoolExecutor() as pool:
         entries = pool.map(lambda name: _measure(folder / name, sync=True), names)
         content = {"algorithm": ALGORITHM, **facts, "files": dict(zip(names, entries, strict=True))}
     with open(folder / MANIFEST_NAME, "w", encoding="utf-8") as file:
         json.dump(content | {"checksum": _checksum(content)}, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
-    for path in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
-        sync_folder(path)
+    sync_folder(folder)
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            sync_folder(path)
 
 
 def read_facts(folder: str | Path) -> dict[str, Any]:
@@ -58,41 +61,51 @@ def read_facts(folder: str | Path) -> dict[str, Any]:
 
 
 def find_fault(folder: str | Path) -> str | None:
-    """Describe the fault of a checkpoint, or return None if a run can resume from it. Never raises."""
+    """Describe the fault of a checkpoint, or return None if a run can resume from it.
+
+    Never raises.
+    """
     try:
         folder = Path(folder)
         if not folder.is_dir():
             return "it is not a folder"
         if not (folder / MANIFEST_NAME).is_file():
             return f"{MANIFEST_NAME} is missing"
-        stats = sorted((str(path), path.stat()) for path in folder.rglob("*") if path.is_file())
-        return _find_fault(
-            folder,
-            tuple((name, each.st_size, each.st_mtime_ns, each.st_ino) for name, each in stats),
-        )
+        files = sorted(str(path) for path in folder.rglob("*") if path.is_file())
+        return _find_fault(folder, tuple(_identity(file) for file in files))
     except Exception as error:  # noqa: BLE001  whatever a damaged folder makes of a file
         return f"it cannot be checked ({type(error).__name__}: {error})"
 
 
-@cache  # a run checks several times, and each check would read the whole unchanged folder
-def _find_fault(folder: Path, state: tuple) -> str | None:
+def _identity(file: str) -> tuple[str, int, int, int]:
+    """Return what changes whenever a file does."""
+    stat = os.stat(file)
+    return file, stat.st_size, stat.st_mtime_ns, stat.st_ino
+
+
+# A run checks several times, and each check would read the whole unchanged folder.
+@cache
+def _find_fault(folder: Path, identities: tuple) -> str | None:
     manifest = _read(folder)
     files = manifest["files"]
     for name, entry in files.items():
         if not (folder / name).is_file():
             return f"{name} is missing"
-        if (size := (folder / name).stat().st_size) != entry["size"]:
+        size = (folder / name).stat().st_size
+        if size != entry["size"]:
             return f"{name} has {size:,} bytes instead of {entry['size']:,}"
-    if part := missing_part(folder, files, manifest):
-        only_model = (
-            ", as with save_only_model: --model_name_or_path starts a new run from its weights"
+    part = missing_part(folder, files, manifest)
+    if part in STATES:
+        return (
+            f"it lacks {part}, as with save_only_model: --model_name_or_path starts a new run from "
+            "its weights"
         )
-        return f"it lacks {part}{only_model if part in STATES else ''}"
+    if part is not None:
+        return f"it lacks {part}"
     with ThreadPoolExecutor() as pool:
-        for name, found in zip(
-            files, pool.map(lambda name: _measure(folder / name), files), strict=True
-        ):
-            if found != files[name]:
+        entries = pool.map(lambda name: _measure(folder / name), files)
+        for name, entry in zip(files, entries, strict=True):
+            if entry != files[name]:
                 return f"{name} has changed since it was written: its {ALGORITHM} differs"
     return None
 
@@ -100,26 +113,37 @@ def _find_fault(folder: Path, state: tuple) -> str | None:
 def missing_part(
     folder: Path, names: Collection[str], facts: dict[str, Any], model_only: bool = False
 ) -> str | None:
-    """Name a part that a run needs to resume and that is not among the names of a checkpoint's files, or return None.
+    """Name a part of a checkpoint that a run needs to resume and that is missing, or return None.
 
-    The facts in the manifest give the number of ``processes``, and whether each stored its position in a ``stream``. A
-    checkpoint that no run resumes from (``save_only_model``) is ``model_only``.
+    Args:
+        folder: the checkpoint's folder.
+        names: of the files that count as its own.
+        facts: of its manifest: the number of ``processes``, and whether each stored its position
+            in a ``stream``.
+        model_only: whether no run resumes from it (``save_only_model``).
     """
     if not any(re.fullmatch(WEIGHTS, name) for name in names):
         return "its weights"
     for index in (name for name in names if name.endswith(".index.json")):
         shards = json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values()
-        if absent := sorted(set(shards) - set(names)):
-            return absent[0]
-    for part, pattern in STATES.items() if not model_only else ():
-        if not any(re.fullmatch(pattern, name) for name in names):
-            return part
-    processes = facts.get("processes", 1)
-    each = ["stream_{}.json"] if facts.get("stream") else []
-    each += ["rng_state_{}.pth"] if processes > 1 and not model_only else []
+        absent = set(shards) - set(names)
+        if absent:
+            return min(absent)
+    if not model_only:
+        for part, pattern in STATES.items():
+            if not any(re.fullmatch(pattern, name) for name in names):
+                return part
     needed = [TRAINER_STATE_NAME, TOKEN_COUNTS_NAME]
-    needed += [name.format(process) for process in range(processes) for name in each]
-    return next((name for name in needed if name not in names), None)
+    processes = facts.get("processes", 1)
+    for process in range(processes):
+        if facts.get("stream"):
+            needed.append(f"stream_{process}.json")
+        if processes > 1 and not model_only:
+            needed.append(f"rng_state_{process}.pth")
+    for name in needed:
+        if name not in names:
+            return name
+    return None
 
 
 def sync_folder(folder: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""Load the models and tokenizers that arguments name, from local folders or the Hub, with clear errors."""
+"""Load the models and tokenizers that arguments name, from folders or the Hub."""
 
 import hashlib
 import pickle
@@ -19,20 +19,21 @@ UNREADABLE = OSError, ValueError, RuntimeError, EOFError, SafetensorError, pickl
 @contextmanager
 def source(argument: str, name: str, *, model: bool = True) -> Iterator[None]:
     """Name the argument in errors of loading the local folder or Hub name that it gives."""
-    folder, said = Path(name), f"{argument} {name!r}"
+    folder = Path(name)
+    named = f"{argument} {name!r}"
     if model and folder.is_dir() and not (folder / "config.json").is_file():
-        raise ValueError(f"{said} holds no config.json, so it is not a model. Name a checkpoint.")
+        raise ValueError(f"{named} holds no config.json, so it is not a model. Name a checkpoint.")
     is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
     if is_path and not folder.exists():  # no Hub name: asking the Hub would take half a minute
         raise OSError(
-            f"{said} is not a local folder. Name one that holds a checkpoint, or a Hub name."
+            f"{named} is not a local folder. Name one that holds a checkpoint, or a Hub name."
         )
     if folder.is_dir():
         # Before anything is loaded: the lines of a pointer to vocab.txt would become a vocabulary.
         pointer = git_lfs.pointer_in_model(folder)
         if pointer is not None:
             raise ValueError(
-                f"{said} cannot be loaded: {pointer.name} is a Git LFS pointer in place of the file, "
+                f"{named} cannot be loaded: {pointer.name} is a Git LFS pointer in place of the file, "
                 f"{git_lfs.REMEDY}."
             )
     try:
@@ -41,26 +42,29 @@ def source(argument: str, name: str, *, model: bool = True) -> Iterator[None]:
         # The first line of a library's error; advice for programmers may follow.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         if folder.exists():
-            raise ValueError(f"{said} cannot be loaded: {reason}.") from error
+            raise ValueError(f"{named} cannot be loaded: {reason}.") from error
         raise OSError(
-            f"{said} is neither here nor found on the Hub: {reason}. Name a folder, or connect."
+            f"{named} is neither here nor found on the Hub: {reason}. Name a folder, or connect."
         ) from error
 
 
 def find_file(name: str | Path, file: str, **hub) -> str | None:
-    """Return the path of a file of a `source`, downloaded if it is on the Hub, or None; ``hub`` as in ``from_pretrained``."""
+    """Return the path of a file of a `source`, downloaded if it is on the Hub, or None.
+
+    ``hub`` are keyword arguments of ``from_pretrained``.
+    """
+    understood = {key: hub[key] for key in ("revision", "token", "cache_dir") if key in hub}
     try:
-        return cached_file(
-            name,
-            file,
-            **{key: hub[key] for key in ("revision", "token", "cache_dir") if key in hub},
-        )
+        return cached_file(name, file, **understood)
     except OSError:
         return None
 
 
 def fingerprint(name: str, config: PreTrainedConfig) -> str:
-    """Identify a model by a hash of its weights, configuration and tokenizer, or by its commit on the Hub."""
+    """Identify a model by a hash of its weights, configuration and tokenizer.
+
+    A model on the Hub is identified by its commit.
+    """
     weights = [*Path(name).glob("model*.safetensors"), *Path(name).glob("pytorch_model*.bin")]
     if not weights:
         return str(getattr(config, "_commit_hash", None))
@@ -79,6 +83,7 @@ def load_tokenizer(argument: str, name: str, **hub) -> PreTrainedTokenizerBase:
     # Without files, transformers silently makes an empty tokenizer of the model's kind.
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
         raise ValueError(
-            f"{argument} {name!r} holds no tokenizer: save one there, or name one with --tokenizer_name."
+            f"{argument} {name!r} holds no tokenizer: save one there, or name one with "
+            "--tokenizer_name."
         )
     return tokenizer

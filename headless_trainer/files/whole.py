@@ -15,7 +15,10 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary name to write a file under, and rename it at the end, so that the file is always complete."""
+    """Yield a temporary name to write a file under, and rename it at the end.
+
+    So the file is always complete.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + INCOMPLETE_NAME)
     aside.unlink(missing_ok=True)  # left by a killed process, or a link to another place
@@ -32,7 +35,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def delete_folder(path: Path) -> None:
-    """Delete a folder with all it holds; of a link to a folder, which someone has put elsewhere, only the link."""
+    """Delete a folder with all it holds; of a link to a folder elsewhere, only the link."""
     if path.is_symlink():
         path.unlink()
     else:
@@ -40,7 +43,7 @@ def delete_folder(path: Path) -> None:
 
 
 def check_writable(folder: str | Path, argument: str = "output_dir") -> None:
-    """Make the folder for results that ``argument`` names, or refuse early one that is not writable."""
+    """Make the folder for results that ``argument`` names; refuse one that is not writable."""
     if not str(folder):
         raise ValueError(f"{argument} is '' but it must name a folder.")
     try:
