@@ -13,42 +13,57 @@ from ..measures import CONSOLE, shown_in
 
 logger = logging.getLogger(__name__)
 
-LEFT_OUT = {  # messages of libraries about normal conditions, by their logger
-    "DeepSpeed": "Setting accelerator to CPU",  # logged whenever it is installed, used or not
-    "transformers.tokenization_utils_base": "sequence length is longer",  # long texts are cut later
-    "transformers.trainer_utils": "The tokenizer has new PAD/BOS/EOS tokens",  # the model is saved with this tokenizer
+# Messages of libraries about normal conditions, by their logger.
+LEFT_OUT = {
+    # Logged whenever DeepSpeed is installed, used or not.
+    "DeepSpeed": "Setting accelerator to CPU",
+    # Long texts are cut later.
+    "transformers.tokenization_utils_base": "sequence length is longer",
+    # The model is saved with this tokenizer.
+    "transformers.trainer_utils": "The tokenizer has new PAD/BOS/EOS tokens",
     # Full rows have no mask. A load report that lists only a pooler: no trunk trained here has one.
-    "transformers.modeling_utils": r"We strongly recommend passing in an `attention_mask`|LOAD REPORT(?=[\s\S]*\npooler\.)"
-    r"(?![\s\S]*\n(?!pooler\.)\S+ *\|.*(?:MISSING|UNEXPECTED|MISMATCH))",
+    "transformers.modeling_utils": (
+        r"We strongly recommend passing in an `attention_mask`"
+        r"|LOAD REPORT(?=[\s\S]*\npooler\.)"
+        r"(?![\s\S]*\n(?!pooler\.)\S+ *\|.*(?:MISSING|UNEXPECTED|MISMATCH))"
+    ),
 }
 
 
 def start_logging(args=None) -> None:
-    """Show our messages on the main process, and only warnings from libraries and other processes."""
-    form = {"format": "%(asctime)s %(mark)s%(message)s", "datefmt": "%H:%M:%S"}
-    logging.basicConfig(handlers=[AboveBars(sys.stderr)], level=logging.WARNING, **form)
-    passive, process = (
-        args is None or args.log_level == "passive",
-        args.process_index if args else 0,
+    """Show our messages on the main process, and only warnings from libraries and other processes.
+
+    ``args`` are a run's training arguments, or None for a command that trains nothing.
+    """
+    logging.basicConfig(
+        handlers=[AboveBars(sys.stderr)],
+        level=logging.WARNING,
+        format="%(asctime)s %(mark)s%(message)s",
+        datefmt="%H:%M:%S",
     )
-    level = logging.INFO if passive else args.get_process_log_level()
-    logging.getLogger("headless_trainer").setLevel(logging.WARNING if process else level)
-    transformers_logging.set_verbosity_error() if process else transformers_logging.set_verbosity_warning()
+    level = logging.INFO
+    if args is not None and args.log_level != "passive":
+        level = args.get_process_log_level()
+    if args is not None and args.process_index > 0:
+        level = logging.WARNING
+        transformers_logging.set_verbosity_error()
+    else:
+        transformers_logging.set_verbosity_warning()
+    logging.getLogger("headless_trainer").setLevel(level)
     quiet_libraries()
 
 
 def quiet_libraries() -> None:
     """Silence messages that libraries log at each start or about normal conditions."""
-    for name, said in LEFT_OUT.items():
+    for name, pattern in LEFT_OUT.items():
         logging.getLogger(name).addFilter(
-            lambda record, said=said: not re.search(said, record.getMessage())
+            lambda record, pattern=pattern: not re.search(pattern, record.getMessage())
         )
     transformers_logging.disable_progress_bar()  # bars of written files, not the bar of training
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
-    logging.getLogger("datasets.packaged_modules").setLevel(
-        logging.CRITICAL
-    )  # an error with the same text follows
+    # An error with the same text follows.
+    logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
 
 
 class AboveBars(logging.StreamHandler):
@@ -72,17 +87,21 @@ class LogLines(TrainerCallback):
     """Prints one short line per log, with the figures of `CONSOLE`."""
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        of_old = any(name.startswith("eval_old_") for name in logs or ())
-        logs = {name.replace("eval_old_", "eval_"): value for name, value in (logs or {}).items()}
-        found = [each for each in shown_in(CONSOLE) if each.name in logs and each.is_logged(args)]
-        if state.is_world_process_zero and found:
-            place = (
-                f" held-out{' old texts' * of_old}"
-                if found[0].is_held_out
-                else f"/{state.max_steps}"
-            )
-            figures = (f"{each.short} {each.form(logs[each.name])}" for each in found)
-            logger.info("step %d%s  %s", state.global_step, place, "  ".join(figures))
+        logs = logs or {}
+        is_of_old_texts = any(name.startswith("eval_old_") for name in logs)
+        values = {name.replace("eval_old_", "eval_"): value for name, value in logs.items()}
+        measures = [
+            measure
+            for measure in shown_in(CONSOLE)
+            if measure.name in values and measure.is_logged(args)
+        ]
+        if not (measures and state.is_world_process_zero):
+            return
+        of_what = f"/{state.max_steps}"
+        if measures[0].is_held_out:
+            of_what = " held-out old texts" if is_of_old_texts else " held-out"
+        figures = [f"{measure.short} {measure.form(values[measure.name])}" for measure in measures]
+        logger.info("step %d%s  %s", state.global_step, of_what, "  ".join(figures))
 
 
 def use_console(trainer) -> None:

@@ -1,1 +1,1 @@
-"""The processes of a run: how they were launched, what they agree on, and the lock of their folder."""
+"""The processes of a run: their launch, what they agree on, and the lock of their folder."""

@@ -14,17 +14,20 @@ logger = logging.getLogger(__name__)
 
 
 def connect(args: TrainingArguments) -> None:
-    """Take over what the launcher exports, and set ``ddp_timeout`` on CPUs too, where transformers ignores it."""
+    """Take over what the launcher exports, and set ``ddp_timeout`` on CPUs too.
+
+    There transformers ignores it.
+    """
     from accelerate import PartialState
 
-    # accelerate launch exports its default, with which torch.compile would compile each number of targets anew, then give up.
+    # accelerate launch exports its default, with which torch.compile would compile each number of
+    # targets anew, then give up.
     if os.environ.get("ACCELERATE_DYNAMO_USE_DYNAMIC") == "False":
         del os.environ["ACCELERATE_DYNAMO_USE_DYNAMIC"]
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION")
     if launched in ("bf16", "fp16") and not (args.bf16 or args.fp16):
-        setattr(
-            args, launched, True
-        )  # or cards, results and DeepSpeed's checks would take it for float32
+        # Or cards, results and DeepSpeed's checks would take it for float32.
+        setattr(args, launched, True)
     if computes_on_cpu(args):
         PartialState(cpu=True, backend=args.ddp_backend, timeout=args.ddp_timeout_delta)
 
@@ -48,54 +51,65 @@ def check_launch(args: TrainingArguments, environment: Mapping[str, str] = os.en
     if args.deepspeed_plugin is not None:
         if not {"MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
             raise ValueError(
-                "deepspeed or ACCELERATE_USE_DEEPSPEED is set without a launcher: use accelerate launch."
+                "deepspeed or ACCELERATE_USE_DEEPSPEED is set without a launcher: use accelerate "
+                "launch."
             )
         _check_deepspeed(args)
-    if any(
-        int(environment.get(f"PARALLELISM_CONFIG_{each}_SIZE", "1")) > 1
-        for each in ("TP", "CP", "SP")
-    ):
+    for parallelism in ("TP", "CP", "SP"):
+        if int(environment.get(f"PARALLELISM_CONFIG_{parallelism}_SIZE", "1")) > 1:
+            raise ValueError(
+                "accelerate's parallelism_config splits rows or layers: leave its tp, cp and sp "
+                "sizes at 1."
+            )
+    if _fsdp_version(args, environment) != 2:
         raise ValueError(
-            "accelerate's parallelism_config splits rows or layers: leave its tp, cp and sp sizes at 1."
-        )
-    version = (args.fsdp_plugin_args or {}).get("fsdp_version", 2)
-    if int(environment.get("FSDP_VERSION", "1") if _launches_fsdp(environment) else version) != 2:
-        raise ValueError(
-            "FSDP 1 would save no model: launch with --fsdp_version 2 (headless-trainer launch-config fsdp2)."
+            "FSDP 1 would save no model: launch with --fsdp_version 2 (headless-trainer "
+            "launch-config fsdp2)."
         )
     if environment.get("ACCELERATE_MIXED_PRECISION") == "fp8":
         raise ValueError(
-            "accelerate's mixed_precision is fp8, which replaces layers that the loss reads: use bf16."
+            "accelerate's mixed_precision is fp8, which replaces layers that the loss reads: use "
+            "bf16."
         )
-    started = environment.get("WORLD_SIZE", "1")
-    if args.world_size == 1 and started != "1" and "RANK" in environment:
-        why, remedy = (
-            "this machine has no GPU",
-            "add --use_cpu to the script's flags to train on CPUs",
-        )
-        if "LOCAL_RANK" not in environment:
-            why, remedy = (
-                "LOCAL_RANK is missing",
-                "launch with torchrun or accelerate launch, set LOCAL_RANK",
-            )
-        raise ValueError(
-            f"WORLD_SIZE is {started} but {why}, so each of the {started} processes would train alone, into the same folder: "
-            f"{remedy}, or launch one process."
-        )
+    _check_processes_are_connected(args, environment)
     # The launcher of a single process sets these even if several were requested.
-    if {
-        "ACCELERATE_USE_CPU",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-    } <= environment.keys() and "WORLD_SIZE" not in environment:
+    of_launcher = {"ACCELERATE_USE_CPU", "MASTER_ADDR", "MASTER_PORT"}
+    if of_launcher <= environment.keys() and "WORLD_SIZE" not in environment:
         logger.warning(
-            "accelerate launch has started one process; if --num_processes is larger, use --config_file "
-            '"$(headless-trainer launch-config cpu)" and --use_cpu to train on CPUs.'
+            "accelerate launch has started one process; if --num_processes is larger, use "
+            '--config_file "$(headless-trainer launch-config cpu)" and --use_cpu to train on CPUs.'
         )
+
+
+def _fsdp_version(args: TrainingArguments, environment: Mapping[str, str]) -> int:
+    """Return the version of FSDP that the launcher or a setting asks for; 2 if neither does."""
+    if _launches_fsdp(environment):
+        return int(environment.get("FSDP_VERSION", "1"))
+    return int((args.fsdp_plugin_args or {}).get("fsdp_version", 2))
+
+
+def _check_processes_are_connected(args: TrainingArguments, environment: Mapping[str, str]) -> None:
+    """Refuse one of several processes that would train alone."""
+    started = environment.get("WORLD_SIZE", "1")
+    if args.world_size > 1 or started == "1" or "RANK" not in environment:
+        return
+    problem = "this machine has no GPU"
+    remedy = "add --use_cpu to the script's flags to train on CPUs"
+    if "LOCAL_RANK" not in environment:
+        problem = "LOCAL_RANK is missing"
+        remedy = "launch with torchrun or accelerate launch, set LOCAL_RANK"
+    raise ValueError(
+        f"WORLD_SIZE is {started} but {problem}, so each of the {started} processes would train "
+        f"alone, into the same folder: {remedy}, or launch one process."
+    )
 
 
 def _check_deepspeed(args: TrainingArguments) -> None:
-    """Complete DeepSpeed's configuration; refuse one that contradicts the arguments, or does not save the model."""
+    """Complete DeepSpeed's configuration.
+
+    Raises:
+        ValueError: if it contradicts the arguments, or would not save the model.
+    """
     from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
     config = args.deepspeed_plugin.hf_ds_config.config
@@ -110,31 +124,35 @@ def _check_deepspeed(args: TrainingArguments) -> None:
         "zero_optimization.stage3_gather_16bit_weights_on_model_save"
     ):
         raise ValueError(
-            "DeepSpeed's zero3_save_16bit_model is false, so no model would be saved: set it to true."
+            "DeepSpeed's zero3_save_16bit_model is false, so no model would be saved: set it to "
+            "true."
         )
 
 
 def check_devices(args: TrainingArguments) -> None:
-    """Refuse ``torch.nn.DataParallel``: its model copies in threads would share the state of one loss."""
+    """Refuse ``torch.nn.DataParallel``: its model copies in threads would share a loss's state."""
     if args.n_gpu > 1:
         raise ValueError(
-            f"n_gpu is {args.n_gpu}: one process would drive {args.n_gpu} GPUs. Start one process for each, with accelerate "
-            f"launch --num_processes {args.n_gpu} before the script, or use one, with CUDA_VISIBLE_DEVICES=0."
+            f"n_gpu is {args.n_gpu}: one process would drive {args.n_gpu} GPUs. Start one process "
+            f"for each, with accelerate launch --num_processes {args.n_gpu} before the script, or "
+            "use one, with CUDA_VISIBLE_DEVICES=0."
         )
 
 
 def leave_together(code: int = 0) -> None:
-    """End this process, if it did not train alone, once all other processes of the run have arrived here.
+    """End this process, if it did not train alone, once all processes of the run have arrived here.
 
-    With gloo, the interpreter's own teardown sometimes aborts ("terminate called without an active exception"), and launchers
-    then report a finished run as failed.
+    With gloo, the interpreter's own teardown sometimes aborts ("terminate called without an active
+    exception"), and launchers then report a finished run as failed.
     """
     import torch  # not at the top: the arguments import this module, and --help needs no torch
 
     from .coordination import lost_processes_named
 
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return sys.exit(code) if code else None
+        if code != 0:
+            sys.exit(code)
+        return
     with lost_processes_named():
         torch.distributed.barrier()
     torch.distributed.destroy_process_group()

@@ -12,18 +12,24 @@ from ..files.manifest import TRAINER_STATE_NAME
 
 
 def read_state(folder: str | Path) -> tuple[dict, Path]:
-    """Read ``trainer_state.json`` of a run, finished or not: its own, or its last checkpoint's if that is later."""
-    places = [Path(folder), *checkpoints_in(folder)[:1]]
-    states = [
-        (_read(place / TRAINER_STATE_NAME), place)
-        for place in places
-        if (place / TRAINER_STATE_NAME).is_file()
-    ]
+    """Read ``trainer_state.json`` of a run, finished or not.
+
+    Returns the state of the run's folder or of its last checkpoint, whichever is later, and the
+    folder that holds it.
+
+    Raises:
+        FileNotFoundError: if the folder is not that of a run.
+        ValueError: if the file is damaged.
+    """
+    states = []
+    for path in [Path(folder), *checkpoints_in(folder)[:1]]:
+        if (path / TRAINER_STATE_NAME).is_file():
+            states.append((_read(path / TRAINER_STATE_NAME), path))
     if not states:
         raise FileNotFoundError(
             f"{str(folder)!r} is not a run: it lacks {TRAINER_STATE_NAME}. Name its --output_dir."
         )
-    return max(states, key=lambda found: found[0]["global_step"])
+    return max(states, key=lambda state_and_folder: state_and_folder[0]["global_step"])
 
 
 def _read(path: Path) -> dict:
@@ -39,11 +45,16 @@ def _read(path: Path) -> dict:
 def curves(
     log_history: Sequence[dict], end: tuple[int, float, float] | None = None
 ) -> pandas.DataFrame:
-    """Return the logs as a table: a row for each log in the order of steps, a column for each name, nan where it is missing.
+    """Return the logs as a table.
 
-    Every row, also of evaluations, has ``tokens_seen`` and ``train_seconds`` (tokens, and seconds of training steps, since the
-    start), interpolated linearly between the logs that have them and extrapolated from the last two. ``end`` gives step,
-    tokens and seconds after the last log, if known.
+    It has a row for each log in the order of steps, and a column for each name, nan where a log
+    lacks it. Every row, also of evaluations, has ``tokens_seen`` and ``train_seconds`` (tokens, and
+    seconds of training steps, since the start), interpolated linearly between the logs that have
+    them and extrapolated from the last two.
+
+    Args:
+        log_history: the logs, as `Trainer` keeps them.
+        end: step, tokens and seconds after the last log, if known.
     """
     names = [
         "step",
@@ -55,10 +66,10 @@ def curves(
         [logs for logs in log_history if "step" in logs], columns=list(dict.fromkeys(names))
     )
     table = table.sort_values("step", kind="stable", ignore_index=True)
-    for place, name in enumerate(("tokens_seen", "train_seconds"), 1):
+    for position, name in enumerate(("tokens_seen", "train_seconds"), 1):
         logged = table[["step", name]].dropna().to_numpy().tolist()
         if end is not None and (not logged or logged[-1][0] < end[0]):
-            logged.append([end[0], end[place]])
+            logged.append([end[0], end[position]])
         points = [(0, 0), *logged]
         if logged:  # a point far beyond the last two, on their line
             far = 1_000_000

@@ -4,7 +4,8 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from types import FrameType
 from typing import Any
 
 # Do not import transformers or torch here: commands need this file before they import those, which
@@ -16,6 +17,7 @@ NAMES = {
     signal.SIGHUP: "SIGHUP",
     signal.SIGUSR1: "SIGUSR1",  # which many jobs of SLURM ask for before their time limit
 }
+STDERR = 2  # its file descriptor
 
 
 class Stopped(SystemExit):
@@ -23,15 +25,21 @@ class Stopped(SystemExit):
 
 
 def say(text: str) -> None:
-    """Write a message to stderr, below a progress bar, at any moment: a signal may interrupt print, which then cannot."""
+    """Write a message to stderr, below a progress bar, at any moment.
+
+    A signal may interrupt `print`, which cannot be called again then.
+    """
+    line = f"{text}\n"
+    if os.isatty(STDERR):  # where a progress bar may stand
+        line = f"\n{line}"
     with suppress(OSError):  # Ctrl-C has also ended a `tee` that reads stderr
-        os.write(2, f"{chr(10) * os.isatty(2)}{text}\n".encode(errors="backslashreplace"))
+        os.write(STDERR, line.encode(errors="backslashreplace"))
 
 
-def raised():
+def raised() -> AbstractContextManager[None]:
     """Make these signals raise `Stopped` in a context; a second Ctrl-C ends the process at once."""
 
-    def stop(number, frame):
+    def stop(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # launchers send it again to the whole group
         raise Stopped(128 + number)
@@ -41,7 +49,10 @@ def raised():
 
 @contextmanager
 def handled(handlers: dict[int, Any]) -> Iterator[None]:
-    """Change signal handlers in a context, in the main thread alone, as Python requires; nohup's SIGHUP stays ignored."""
+    """Change signal handlers in a context.
+
+    That happens in the main thread alone, as Python requires, and nohup's SIGHUP stays ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -59,10 +70,13 @@ def handled(handlers: dict[int, Any]) -> Iterator[None]:
 
 @contextmanager
 def deferred(said: str) -> Iterator[None]:
-    """Let these signals, of Ctrl-C the first, wait for the end of a context, and then say what it has done."""
+    """Let signals wait for the end of a context, and then say what it has done.
+
+    Of Ctrl-C only the first waits.
+    """
     received: list[int] = []
 
-    def wait(number, frame):
+    def wait(number: int, frame: FrameType | None) -> None:
         received.append(number)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -75,9 +89,10 @@ def deferred(said: str) -> Iterator[None]:
 
 @contextmanager
 def ended_by_signals(to_go_on: str) -> Iterator[None]:
-    """Decorate a command: signals end it with one line on how to resume, and an exit code such as 143 for SIGTERM.
+    """Decorate a command: signals end it with one line on how to resume.
 
-    During training, `checkpoints.StopOnSignal` handles them.
+    The exit code is 128 plus the signal's number, such as 143 for SIGTERM. During training,
+    `checkpoints.stop_on_signal.StopOnSignal` handles them.
     """
     try:
         with raised():
