@@ -1,4 +1,4 @@
-"""Data loaders, the held-out rows of each process, and repeated passes over a dataset without a length."""
+"""Data loaders, the held-out rows of each process, and passes over a dataset without a length."""
 
 import itertools
 import math
@@ -11,7 +11,8 @@ from transformers.trainer_pt_utils import IterableDatasetShard
 
 from ..signals.workers import with_following_workers
 
-# Entry of a batch: whether its rows count. Rows that do not count keep a process busy while others finish.
+# Entry of a batch: whether its rows count. Rows that do not count keep a process busy while others
+# finish.
 COUNTS = "counts"
 
 
@@ -20,7 +21,8 @@ def own_loader(args, dataset: IterableDataset, workers: int, **settings: Any) ->
     if workers:
         settings["prefetch_factor"] = args.dataloader_prefetch_factor
         settings["multiprocessing_context"] = args.dataloader_multiprocessing_context
-    # A generator of its own: each start of a loader draws a number, which would change dropout after an evaluation or resume.
+    # A generator of its own: each start of a loader draws a number, which would change dropout
+    # after an evaluation or resume.
     settings["generator"] = torch.Generator().manual_seed(args.seed)
     loader = DataLoader(
         dataset, num_workers=workers, pin_memory=args.dataloader_pin_memory, **settings
@@ -29,11 +31,19 @@ def own_loader(args, dataset: IterableDataset, workers: int, **settings: Any) ->
 
 
 class HeldOutBatches(IterableDatasetShard):
-    """The batches of a held-out dataset that one of several processes scores; each process reads all rows of a stream.
+    """The batches of a held-out dataset that one of several processes scores.
 
-    Processes take batches in turn, in the order of the rows, so a batch holds the same rows on any number of processes. A
-    process without rows in the last round gets the dataset's first row, which does not count: sharded models need all
-    processes at each forward. (accelerate also repeats rows there, but does not mark them.)
+    Processes take batches in turn, in the order of the rows, so a batch holds the same rows on any
+    number of processes. A process without rows in the last round gets the dataset's first row,
+    which does not count: sharded models need all processes at each forward. (accelerate also
+    repeats rows there, but does not mark them.) Each process reads all rows of a stream.
+
+    Args:
+        dataset: rows with or without a length.
+        collate: makes a batch of a list of rows.
+        size: rows of a batch.
+        process: number of this process.
+        processes: number of all processes.
     """
 
     def __init__(
@@ -44,8 +54,11 @@ class HeldOutBatches(IterableDatasetShard):
         process: int = 0,
         processes: int = 1,
     ):
-        self.dataset, self.is_stream = dataset, isinstance(dataset, IterableDataset)
-        self.collate, self.round = collate, size * processes
+        self.dataset = dataset
+        self.is_stream = isinstance(dataset, IterableDataset)
+        self.collate = collate
+        # Rows that all processes take in one turn, and the part of them that this one takes.
+        self.round = size * processes
         self.own = slice(process * size, (process + 1) * size)
 
     def __len__(self) -> int:
@@ -53,38 +66,44 @@ class HeldOutBatches(IterableDatasetShard):
 
     def rows(self) -> Iterator[Any]:
         """Yield all rows of the dataset in order, on every process."""
-        return (
-            iter(self.dataset)
-            if self.is_stream
-            else (self.dataset[index] for index in range(len(self.dataset)))
-        )
+        if self.is_stream:
+            yield from self.dataset
+        else:
+            for index in range(len(self.dataset)):
+                yield self.dataset[index]
 
     def __iter__(self) -> Iterator[dict]:
-        if self.is_stream:
-            rows, first = self.rows(), None
-            while dealt := list(itertools.islice(rows, self.round)):
-                first = first or dealt[:1]
-                own = dealt[self.own]
-                yield self.collate(own or first) | {COUNTS: bool(own)}
-            return
-        worker, everything = (
-            get_worker_info(),
-            range(len(self.dataset)),
-        )  # several workers take batches in turn
+        return self._batches_of_stream() if self.is_stream else self._batches_by_index()
+
+    def _batches_of_stream(self) -> Iterator[dict]:
+        rows = self.rows()
+        first: list = []
+        while dealt := list(itertools.islice(rows, self.round)):
+            first = first or dealt[:1]
+            own = dealt[self.own]
+            yield self.collate(own or first) | {COUNTS: bool(own)}
+
+    def _batches_by_index(self) -> Iterator[dict]:
+        everything = range(len(self.dataset))
         rows = Subset(self.dataset, everything)  # reads a batch at once if the dataset can
-        for number in range(
-            worker.id if worker else 0, len(self), worker.num_workers if worker else 1
-        ):
-            indices = everything[number * self.round : (number + 1) * self.round][self.own]
-            yield self.collate(rows.__getitems__(list(indices) or [0])) | {COUNTS: bool(indices)}
+        turns = range(len(self))
+        worker = get_worker_info()
+        if worker is not None:  # several workers take batches in turn
+            turns = turns[worker.id :: worker.num_workers]
+        for turn in turns:
+            indices = everything[turn * self.round : (turn + 1) * self.round][self.own]
+            batch = self.collate(rows.__getitems__(list(indices) or [0]))
+            yield batch | {COUNTS: len(indices) > 0}
 
 
 class Passes(IterableDataset):
-    """Repeats a dataset without a length, and hands each pass's number to its ``set_epoch`` or as a seed to its ``generator``.
+    """Repeats a dataset without a length.
 
-    `transformers.Trainer` also restarts such a dataset, but carries the gradients of an incomplete last step into the next
-    one, and resumes a later pass at its beginning. Here steps span passes, so every step is complete, and a position is a
-    number of rows from the start.
+    Each pass's number goes to the dataset's ``set_epoch``, or as a seed to its ``generator``.
+
+    `transformers.Trainer` also restarts such a dataset, but carries the gradients of an incomplete
+    last step into the next one, and resumes a later pass at its beginning. Here steps span passes,
+    so every step is complete, and a position is a number of rows from the start.
     """
 
     def __init__(self, dataset: IterableDataset):
@@ -102,8 +121,9 @@ class Passes(IterableDataset):
                 yield row
             if empty and number:
                 raise ValueError(
-                    f"train_dataset has no length and gave no rows in pass {number + 1}, as if it can be read only once: "
-                    "pass a dataset that restarts at each iteration, or lower max_steps to what its rows allow."
+                    f"train_dataset has no length and gave no rows in pass {number + 1}, as if it "
+                    "can be read only once: pass a dataset that restarts at each iteration, or "
+                    "lower max_steps to what its rows allow."
                 )
             if empty:  # in a worker without a share of it
                 return

@@ -18,21 +18,25 @@ STATE_NAME = "stream_{}.json"  # of each process
 class StreamPlace(TrainerCallback):
     """Reads a `PackedStream` for a training run and tracks its position.
 
-    `transformers.Trainer` and accelerate would read a stream in one process, send it to the others, and resume by reading it
-    again from the beginning. Here each process reads its own part and resumes at its position.
+    `transformers.Trainer` and accelerate would read a stream in one process, send it to the others,
+    and resume by reading it again from the beginning. Here each process reads its own part and
+    resumes at its position.
     """
 
     def __init__(self, stream: PackedStream, args: TrainingArguments):
-        self.stream, self.args = stream, args
+        self.stream = stream
+        self.args = args
         self.begin()
 
     def loader(self, batch_size: int, collate: Callable) -> DataLoader:
         """Return a loader of this process's batches, from its position on."""
-        batches = {
-            "batch_size": batch_size,
-            "collate_fn": functools.partial(collate_placed, collate),
-        }
-        return own_loader(self.args, self.stream, self.args.dataloader_num_workers, **batches)
+        return own_loader(
+            self.args,
+            self.stream,
+            self.args.dataloader_num_workers,
+            batch_size=batch_size,
+            collate_fn=functools.partial(collate_placed, collate),
+        )
 
     def note(self, batches: list[dict]) -> None:
         """Advance to the position that coming batches carry, and remove it from them."""
@@ -43,9 +47,9 @@ class StreamPlace(TrainerCallback):
         state.epoch = state.global_step / state.max_steps  # Trainer would count from the resume on
 
     def begin(self) -> None:
-        self.stream.deal(
-            self.args.process_index, self.args.world_size, max(1, self.args.dataloader_num_workers)
-        )
+        """Go to the beginning of the stream; without workers, the process itself is its reader."""
+        readers = max(1, self.args.dataloader_num_workers)
+        self.stream.deal(self.args.process_index, self.args.world_size, readers)
 
     def save(self, checkpoint: Path) -> None:
         """Write the position of this process into a checkpoint."""
