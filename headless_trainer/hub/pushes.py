@@ -15,7 +15,7 @@ from transformers.trainer_utils import HubStrategy
 
 from ..checkpoints.settings import SETTINGS_NAME
 from ..files.manifest import TRAINED_NAME
-from ..signals import handlers
+from ..signals.handlers import raised
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class HubPushes(TrainerCallback):
         """Wait for all pushes, for a bounded time. SIGTERM and Ctrl-C end the wait."""
         folders = self.unfinished.values()
         try:
-            with handlers.raised():
+            with raised():
                 size = sum(
                     path.stat().st_size
                     for folder in folders
