@@ -2,9 +2,11 @@
 
 The rules, in their order:
 
-1. Exact means the fastest exact softmax: `vanilla`, or one of the heads of other libraries.
-2. No objective can be faster than the trunk alone. If the head takes less than `WORTH_IT` of an
-   exact step, nothing is to be gained: stay with exact softmax, whose loss is the reference.
+1. Times that contradict each other speak for nothing: if rounds differ by more than `NOISY`, or the
+   trunk alone takes longer than a whole step, other programs were in the way.
+2. Exact means the fastest exact softmax: `vanilla`, or one of the heads of other libraries. No
+   objective can be faster than the trunk alone. If the head takes less than `WORTH_IT` of an exact
+   step, nothing is to be gained: stay with exact softmax, whose loss is the reference.
 3. A checkpoint that has a head must keep it where it will generate text, fill masks or be
    distilled: only sampled_softmax trains that head on candidates. It is worth a try if it takes
    `WORTH_IT` less time than exact softmax, beside a run of exact softmax, because its gradients are
@@ -21,6 +23,8 @@ from .turns import Measurements, head_share
 EXACT = ("vanilla", "liger", "cce", "quack")
 # A smaller share of a step is no reason to change an objective, and often within the noise.
 WORTH_IT = 0.1
+# A larger difference between the rounds hides what the objectives differ by.
+NOISY = 0.3
 
 
 def advise(measured: dict[str, Measurements], has_head: bool) -> str:
@@ -31,6 +35,9 @@ def advise(measured: dict[str, Measurements], has_head: bool) -> str:
         return "No exact softmax was timed, so there is nothing to compare the others with."
     exact_name = min(exact_names, key=lambda name: timed[name].median)
     exact = timed[exact_name]
+    noise = _noise(timed, exact_name)
+    if noise is not None:
+        return f"{noise}, so no advice can be given: close other programs, and repeat the command."
     sentences = [_choice(timed, exact_name, has_head)]
     theirs = timed.get(TRANSFORMERS)
     if theirs is not None:
@@ -42,6 +49,17 @@ def advise(measured: dict[str, Measurements], has_head: bool) -> str:
                 f"{_change(less_time, 'time')} and {_change(less_memory, 'memory')}."
             )
     return " ".join(sentences)
+
+
+def _noise(timed: dict[str, Measurements], exact_name: str) -> str | None:
+    """Return what shows that the times are not reliable, or None."""
+    noisiest = max(timed, key=lambda name: timed[name].spread)
+    spread = timed[noisiest].spread
+    if spread > NOISY:
+        return f"The times of {noisiest} differ by {_percent(spread)}"
+    if TRUNK in timed and timed[TRUNK].time_over(timed[exact_name]) > 1 + WORTH_IT:
+        return f"The trunk alone took longer than a step of {exact_name}"
+    return None
 
 
 def _choice(timed: dict[str, Measurements], exact_name: str, has_head: bool) -> str:

@@ -37,8 +37,6 @@ LABELS = {
     "cce": "vanilla, CCE's head",
     "quack": "vanilla, QuACK's head",
 }
-# A larger difference between the rounds hides what the objectives differ by.
-NOISY = 0.2
 HEADINGS = ("objective", "s / step", "tokens / s", "peak MiB", "head's share of the step")
 
 
@@ -86,14 +84,13 @@ class StepComparison:
             return "Nothing was timed."
         steps = sum(len(turn) for of in timed for turn in of.seconds) / len(timed)
         rounds = max(len(of.seconds) for of in timed)
-        text = f"Medians of {steps:.0f} readings in {count(rounds, 'round')}"
+        spread = 100 * max(of.spread for of in timed)
         if rounds == 1:
-            return f"{text}, too few to see the noise: raise --seconds for more."
-        spread = max(of.spread for of in timed)
-        text += f", which differ by at most {100 * spread:.0f} %."
-        if spread > NOISY:
-            text += " That is much: close other programs and repeat the command."
-        return text
+            return f"Medians of {steps:.0f} readings, which differ by at most {spread:.0f} %."
+        return (
+            f"Medians of {steps:.0f} readings in {rounds} rounds, which differ by at most "
+            f"{spread:.0f} %."
+        )
 
     def text(self) -> str:
         """Return what the command prints."""

@@ -68,9 +68,18 @@ class Measurements:
 
     @property
     def spread(self) -> float:
-        """Difference between the slowest and the fastest round, over the median."""
-        medians = [statistics.median(turn) for turn in self.seconds]
-        return (max(medians) - min(medians)) / self.median
+        """Difference between the slowest and the fastest round, over the median.
+
+        Of a single round, that between its readings. A quarter at each end does not count, so that
+        one interruption among many readings is forgiven.
+        """
+        if len(self.seconds) > 1:
+            compared = [statistics.median(turn) for turn in self.seconds]
+        else:
+            (compared,) = self.seconds
+        quarter = len(compared) // 4
+        middle = sorted(compared)[quarter : len(compared) - quarter]
+        return (middle[-1] - middle[0]) / self.median
 
     def time_over(self, other: "Measurements") -> float:
         """Return this median time over that of another, round by round, and of these the median."""

@@ -332,6 +332,29 @@ def test_users_of_transformers_are_told_of_a_faster_exact_softmax():
     assert "vanilla has the same loss, with 50 % less time and 75 % less memory" in advice
 
 
+def test_times_that_differ_from_round_to_round_speak_for_nothing():
+    measured = timings(trunk=1.0, headless=1.0, sampled_softmax=1.2, vanilla=2.0)
+    measured["headless"].seconds = [[1.0], [2.0], [1.0]]
+    advice = advise(measured, has_head=True)
+    assert "times of headless differ by 100 %" in advice
+    assert "stay with" not in advice and "try" not in advice
+
+
+def test_readings_of_a_single_round_show_the_noise():
+    measured = timings(trunk=1.0, headless=1.0, vanilla=2.0)
+    measured["vanilla"].seconds = [[1.5, 2.0, 2.5]]
+    assert measured["vanilla"].spread == 0.5
+    assert "times of vanilla differ by 50 %" in advise(measured, has_head=False)
+    measured["vanilla"].seconds = [[2.0, 9.0, 2.0, 2.0]]  # one interruption
+    assert measured["vanilla"].spread == 0.0
+
+
+def test_a_trunk_that_takes_longer_than_a_whole_step_speaks_for_nothing():
+    advice = advise(timings(trunk=1.2, headless=1.0, vanilla=1.0), has_head=False)
+    assert "trunk alone took longer than a step of vanilla" in advice
+    assert "stay with" not in advice
+
+
 def test_without_an_exact_softmax_nothing_is_advised():
     measured = timings(trunk=1.0, headless=1.1)
     measured["vanilla"] = Measurements(reason="out of memory")
