@@ -1,6 +1,5 @@
 """Train tokenizers on the run's own texts."""
 
-import functools
 import itertools
 import logging
 from collections import Counter
@@ -43,16 +42,19 @@ def train_tokenizer(
     task: Literal["clm", "mlm"] = "clm",
     max_seq_length: int = 512,
 ) -> PreTrainedTokenizerFast:
-    """Train a tokenizer on the first billion characters of texts; the same texts give the same tokenizer.
+    """Train a tokenizer on the first billion characters of texts.
 
-    ``clm`` tokenizers add nothing to a document and have ``<|endoftext|>`` (beginning, end, unknown) and ``<|pad|>``.
-    ``mlm`` tokenizers wrap a document as ``[CLS] document [SEP]`` and have ``[MASK]``.
+    The same texts give the same tokenizer. ``clm`` tokenizers add nothing to a document and have
+    ``<|endoftext|>`` (beginning, end, unknown) and ``<|pad|>``. ``mlm`` tokenizers wrap a document
+    as ``[CLS] document [SEP]`` and have ``[MASK]``.
 
     Args:
         texts: strings, or rows with a column "text" (a dataset, streamed or not).
-        kind: byte-level BPE, which preserves every text exactly; WordPiece as in BERT (cased), which preserves only words; or
-            words, where each string between spaces is one token, as in histories of items.
-        vocab_size: number of tokens, specials included; fewer, with a warning, if the texts do not have that many.
+        kind: byte-level BPE, which preserves every text exactly; WordPiece as in BERT (cased),
+            which preserves only words; or words, where each string between spaces is one token, as
+            in histories of items.
+        vocab_size: number of tokens, specials included; fewer, with a warning, if the texts do not
+            have that many.
         task: of the model.
         max_seq_length: tokens in a row, saved as ``model_max_length``.
 
@@ -71,11 +73,17 @@ def train_tokenizer(
     if iter(texts) is texts and kind == "wordpiece":
         texts = list(texts)  # WordPiece reads its texts twice
     reader = _Reader(texts)
-    train = _trained_wordpiece if kind == "wordpiece" else functools.partial(_trained, kind)
-    backend = train(reader, vocab_size, list(specials.values()))
+    tokens = list(specials.values())
+    if kind == "wordpiece":
+        backend = _trained_wordpiece(reader, vocab_size, tokens)
+    elif kind == "bpe":
+        backend = _trained_bpe(reader, vocab_size, tokens)
+    else:
+        backend = _trained_words(reader, vocab_size, tokens)
     if reader.characters == 0:
         raise ValueError(
-            "texts holds no characters: pass train_tokenizer at least one document that is not empty."
+            "texts holds no characters: pass train_tokenizer at least one document that is not "
+            "empty."
         )
     if task == "mlm":
         backend.post_processor = processors.TemplateProcessing(
@@ -85,7 +93,8 @@ def train_tokenizer(
         )
     else:
         specials = {"unk_token": "<|endoftext|>", "bos_token": "<|endoftext|>"} | specials
-    if (reached := backend.get_vocab_size()) != vocab_size:
+    reached = backend.get_vocab_size()
+    if reached != vocab_size:
         logger.warning("vocab_size is %d but the texts yield only %d tokens.", vocab_size, reached)
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -95,27 +104,38 @@ def train_tokenizer(
     )
 
 
-def _trained(kind: str, reader: "_Reader", vocab_size: int, specials: list[str]) -> Tokenizer:
-    settings = {"vocab_size": vocab_size, "special_tokens": specials, "show_progress": False}
-    if kind == "bpe":
-        backend = Tokenizer(models.BPE())
-        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        backend.decoder = decoders.ByteLevel()
-        alphabet = sorted(
-            pre_tokenizers.ByteLevel.alphabet()
-        )  # all 256 bytes, so that nothing is ever unknown
-        trainer = trainers.BpeTrainer(initial_alphabet=alphabet, **settings)
-    else:
-        backend = Tokenizer(models.WordLevel(unk_token="[UNK]"))
-        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        trainer = trainers.WordLevelTrainer(**settings)
+def _trained_bpe(reader: "_Reader", vocab_size: int, specials: list[str]) -> Tokenizer:
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=specials,
+        show_progress=False,
+        # All 256 bytes, so that nothing is ever unknown.
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+    )
+    backend.train_from_iterator(reader, trainer)
+    return backend
+
+
+def _trained_words(reader: "_Reader", vocab_size: int, specials: list[str]) -> Tokenizer:
+    backend = Tokenizer(models.WordLevel(unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=vocab_size, special_tokens=specials, show_progress=False
+    )
     backend.train_from_iterator(reader, trainer)
     return backend
 
 
 def _trained_wordpiece(reader: "_Reader", vocab_size: int, specials: list[str]) -> Tokenizer:
-    """Train WordPiece reproducibly. The trainer reads the letters that continue a word in the order of a hash table, which
-    differs between runs and breaks ties between merges; so they are passed as special tokens and turned back at the end."""
+    """Train WordPiece reproducibly.
+
+    The trainer reads the letters that continue a word in the order of a hash table, which differs
+    between runs and breaks ties between merges; so they are passed as special tokens and turned
+    back at the end.
+    """
 
     def untrained(vocabulary: dict[str, int] | None = None) -> Tokenizer:
         backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
@@ -126,31 +146,35 @@ def _trained_wordpiece(reader: "_Reader", vocab_size: int, specials: list[str]) 
 
     backend = untrained()
     # Scripts with thousands of characters must not use up the vocabulary.
-    letters, continuing = _letters(reader, backend, limit=max(1, (vocab_size - len(specials)) // 4))
-    alphabet = {"initial_alphabet": letters, "limit_alphabet": len(letters)}
-    settings = {
-        "vocab_size": vocab_size,
-        "special_tokens": specials + continuing,
-        "show_progress": False,
-    }
-    backend.train_from_iterator(reader, trainers.WordPieceTrainer(**settings, **alphabet))
+    limit = max(1, (vocab_size - len(specials)) // 4)
+    letters, continuing = _letters(reader, backend, limit)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        special_tokens=specials + continuing,
+        show_progress=False,
+        initial_alphabet=letters,
+        limit_alphabet=len(letters),
+    )
+    backend.train_from_iterator(reader, trainer)
     backend = untrained(backend.get_vocab())
     backend.add_special_tokens(specials)
     return backend
 
 
 def _letters(reader: "_Reader", backend: Tokenizer, limit: int) -> tuple[list[str], list[str]]:
-    """Return the most frequent letters, and those that continue a word as ``##x`` tokens, both sorted."""
-    words, counts, inner = Counter(), Counter(), set()
+    """Return the most frequent letters, and those that continue a word as ``##x``, both sorted."""
+    words: Counter[str] = Counter()
     for batch in reader:
         words.update(itertools.chain.from_iterable(text.split() for text in batch))
+    counts: Counter[str] = Counter()
+    inner: set[str] = set()  # letters that do not begin a word
     for word, count in words.items():
-        for piece, _ in backend.pre_tokenizer.pre_tokenize_str(
-            backend.normalizer.normalize_str(word)
-        ):
+        normal = backend.normalizer.normalize_str(word)
+        for piece, _ in backend.pre_tokenizer.pre_tokenize_str(normal):
             counts.update(dict.fromkeys(piece, count))
             inner.update(piece[1:])
-    letters = sorted(sorted(counts, key=lambda letter: (-counts[letter], letter))[:limit])
+    by_frequency = sorted(counts, key=lambda letter: (-counts[letter], letter))
+    letters = sorted(by_frequency[:limit])
     return letters, [f"##{letter}" for letter in letters if letter in inner]
 
 
@@ -158,7 +182,8 @@ class _Reader:
     """Yields the strings of an iterable in batches, and counts characters."""
 
     def __init__(self, texts: Iterable):
-        self.texts, self.characters = texts, 0
+        self.texts = texts
+        self.characters = 0
 
     def __iter__(self) -> Iterator[list[str]]:
         self.characters = 0
@@ -176,6 +201,8 @@ class _Reader:
         if hasattr(self.texts, "iter"):  # a dataset reads far faster in batches
             yield from (batch["text"] for batch in self.texts.iter(batch_size=_READ_AT_ONCE))
             return
-        rows = iter(self.texts)
-        while batch := list(itertools.islice(rows, _READ_AT_ONCE)):
-            yield [row["text"] if isinstance(row, dict) else row for row in batch]
+        texts = (row["text"] if isinstance(row, dict) else row for row in self.texts)
+        batch = list(itertools.islice(texts, _READ_AT_ONCE))
+        while batch:
+            yield batch
+            batch = list(itertools.islice(texts, _READ_AT_ONCE))
