@@ -66,7 +66,7 @@ class DocumentEncoder:
         return Encoded(ids, np.where(open_ended, lengths + 1, lengths), doubled)
 
     def warn_of_doubled(self, doubled: int, documents: str) -> None:
-        """Warn that ``doubled`` of some ``documents``, such as "the first 100", were marked already."""
+        """Warn that ``doubled`` of ``documents``, such as "the first 100", were marked already."""
         added = self.tokenizer.convert_ids_to_tokens([*self.added_before, *self.added_after])
         logger.warning_once(  # type: ignore[attr-defined] # transformers adds it
             "%d of %s documents already begin or end with what the tokenizer adds there (%s), "
@@ -124,7 +124,7 @@ class DocumentEncoder:
 
 
 def _backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
-    """Return the fast tokenizer that each call of a tokenizer uses, without truncation and padding."""
+    """Return the fast tokenizer behind a tokenizer, without truncation and padding."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return None

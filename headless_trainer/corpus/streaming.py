@@ -1,4 +1,7 @@
-"""An endless stream of packed rows whose position is a few integers, so that a run resumes without rereading everything."""
+"""An endless stream of packed rows whose position is a few integers.
+
+So a run resumes without encoding again what it has read.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -14,14 +17,13 @@ from .documents import TextStream, batches_by_size
 from .encoding import DocumentEncoder
 from .packing import cut_documents, documents_of, shared_rows
 
-PLACE = "stream_place"  # column of a row, and entry of a batch, with the position of the stream after it
-_ENCODED_AT_ONCE = (
-    256  # documents: enough for the encoder to be fast, few enough for an early first row
-)
-_ENCODED_BYTES = 1_000_000  # of them
-_FILES_FOR_EACH_READER = (
-    16  # files differ in size: from this number on, readers get nearly equal shares
-)
+# Column of a row, and entry of a batch, with the position of the stream after it.
+PLACE = "stream_place"
+# Documents, and their bytes: enough for a fast encoder, few enough for an early first row.
+_ENCODED_AT_ONCE = 256
+_ENCODED_BYTES = 1_000_000
+# Files differ in size: from this number on, readers get nearly equal shares.
+_FILES_FOR_EACH_READER = 16
 _UNSHUFFLED_BLOCK = 1000  # documents read at a time in the files' order
 
 
@@ -32,27 +34,30 @@ class Place(NamedTuple):
     file: int = 0  # among those it reads in this pass, in order
     block: int = 0  # of documents in the file
     document: int = 0  # among the reader's own in the block, in shuffled order
-    token: int = (
-        0  # of the document; if documents share rows, yielded rows of those that begin with it
-    )
+    # Of the document; if documents share rows, yielded rows of those that begin with it.
+    token: int = 0
 
 
 class PackedStream(torch.utils.data.IterableDataset):
     """Rows of token ids from endless, shuffled passes over the texts, distributed over readers.
 
-    A reader is a worker process of the data loader, or the training process if there are none. Each pass shuffles the files,
-    and the documents in every block of ``shuffle_buffer_size``, using only the seed and the block's position, so no buffer
-    must be saved. With at least 16 files per reader, each reads whole files; with fewer, each reads all files and keeps every
-    n-th document. Rows cross documents, blocks and passes.
+    A reader is a worker process of the data loader, or the training process if there are none.
+    Each pass shuffles the files, and the documents in every block of ``shuffle_buffer_size``, using
+    only the seed and the block's position, so no buffer must be saved. With at least 16 files per
+    reader, each reads whole files; with fewer, each reads all files and keeps every n-th document.
+    Rows cross documents, blocks and passes.
 
-    Each row carries the `Place` after it. So a batch knows the position of its reader, however far workers have read ahead,
-    and a reader that starts at that position yields the next row: it rereads the files up to its block, without decoding or
-    encoding what it skips.
+    Each row carries the `Place` after it. So a batch knows the position of its reader, however far
+    workers have read ahead, and a reader that starts at that position yields the next row: it
+    rereads the files up to its block, without decoding or encoding what it skips.
 
     Args:
-        texts: documents from `load_texts`, or any stream with the column "text", whose texts a resume does not compare.
-        max_seq_length, line_by_line, share_rows: as in `tokenize_and_pack`; documents share a row if they are encoded together.
-        shuffle_buffer_size: documents shuffled together, at most 64 MB; 0 or 1 keeps the order of the files.
+        texts: documents from `load_texts`, or any stream with the column "text", whose texts a
+            resume does not compare.
+        max_seq_length, line_by_line, share_rows: as in `tokenize_and_pack`; documents share a row
+            if they are encoded together.
+        shuffle_buffer_size: documents shuffled together, at most 64 MB; 0 or 1 keeps the order of
+            the files.
         seed: of the shuffling.
 
     Example:
@@ -79,37 +84,48 @@ class PackedStream(torch.utils.data.IterableDataset):
         seed: int = 0,
     ):
         self.texts = texts if isinstance(texts, TextStream) else TextStream(texts)
-        self.fingerprint = (
-            self.texts.fingerprint()
-        )  # now: a file that is changed later is another one
-        self.tokenizer, self.tokenizer_hash = tokenizer, DocumentEncoder(tokenizer).identity
-        self.max_seq_length, self.line_by_line, self.share_rows = (
-            max_seq_length,
-            line_by_line,
-            share_rows,
-        )
-        self.shuffle_buffer_size, self.seed = shuffle_buffer_size, seed
+        self.fingerprint = self.texts.fingerprint()  # now: a file changed later is another one
+        self.tokenizer = tokenizer
+        self.tokenizer_hash = DocumentEncoder(tokenizer).identity
+        self.max_seq_length = max_seq_length
+        self.line_by_line = line_by_line
+        self.share_rows = share_rows
+        self.shuffle_buffer_size = shuffle_buffer_size
+        self.seed = seed
         self.deal()
 
     def deal(self, process: int = 0, processes: int = 1, workers: int = 1) -> None:
-        """Make this the share of one of several processes, with so many readers each, at the beginning of the texts."""
-        self.process, self.processes = process, processes
+        """Make this the share of one of several processes, at the beginning of the texts.
+
+        Each process has ``workers`` readers.
+        """
+        self.process = process
+        self.processes = processes
         self.places = [Place()] * workers
         self.next_reader = 0
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that determine the order of the rows: a position is valid only under the same settings."""
+        """Return the settings that determine the order of the rows.
+
+        A position is valid only under the same settings.
+        """
         return {
-            "number of processes": self.processes, "dataloader_num_workers": len(self.places),
-            "number of files": len(self.texts.sources), "sample_by and text_column": self.texts.read_by,
-            "hash of the files": self.fingerprint, "hash of the tokenizer": self.tokenizer_hash,
-            "validation_split_percentage": 100 * self.texts.share, "max_seq_length": self.max_seq_length,
-            "line_by_line": self.line_by_line, "isolate_documents with line_by_line": self.share_rows,
-            "shuffle_buffer_size": self.shuffle_buffer_size, "data_seed": self.seed,
-        }  # fmt: skip
+            "number of processes": self.processes,
+            "dataloader_num_workers": len(self.places),
+            "number of files": len(self.texts.sources),
+            "sample_by and text_column": self.texts.read_by,
+            "hash of the files": self.fingerprint,
+            "hash of the tokenizer": self.tokenizer_hash,
+            "validation_split_percentage": 100 * self.texts.share,
+            "max_seq_length": self.max_seq_length,
+            "line_by_line": self.line_by_line,
+            "isolate_documents with line_by_line": self.share_rows,
+            "shuffle_buffer_size": self.shuffle_buffer_size,
+            "data_seed": self.seed,
+        }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the positions of this process's readers, and the reader whose turn it is, as plain numbers."""
+        """Return the positions of this process's readers, and whose turn it is, as numbers."""
         places = [place._asdict() for place in self.places]
         return {"settings": self.settings(), "next_reader": self.next_reader, "places": places}
 
@@ -150,18 +166,25 @@ class PackedStream(torch.utils.data.IterableDataset):
         worker = torch.utils.data.get_worker_info()
         if worker is not None:
             os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers already use the processors
-        # The loader takes batches from its workers in turn, beginning with the first: the reader whose turn it is.
-        reader = (self.next_reader + (worker.id if worker else 0)) % len(self.places)
+        # The loader takes batches from its workers in turn, beginning with the first. That becomes
+        # the reader whose turn it is.
+        after_first = 0 if worker is None else worker.id
+        reader = (self.next_reader + after_first) % len(self.places)
         for ids, place in self._rows(reader):
             yield {"input_ids": ids, PLACE: (reader, *place)}
 
     def _rows(self, reader: int) -> Iterator[tuple[np.ndarray, Place]]:
-        """Yield the rows of one reader from its position on, int32 ``(tokens,)`` each, with the position after each."""
-        encode, place = DocumentEncoder(self.tokenizer), self.places[reader]
+        """Yield the rows of one reader from its position on, with the position after each.
+
+        A row is int32 ``(tokens,)``.
+        """
+        encode = DocumentEncoder(self.tokenizer)
+        place = self.places[reader]
         is_told = self.process > 0 or reader > 0  # one reader speaks for all
         carried = np.empty(0, np.int32)
         while True:
-            begun, tokens = place, 0
+            begun = place
+            tokens = 0
             for place, documents in self._documents(begun, reader):
                 ids, lengths, doubled = encode(documents)
                 if doubled and not is_told:
@@ -175,43 +198,54 @@ class PackedStream(torch.utils.data.IterableDataset):
                     ids = np.concatenate((carried, ids[place.token :]))
                     yield from self._packed(ids, starts, place)
                     carried = ids[len(ids) - len(ids) % self.max_seq_length :]
-            if begun == Place(begun.epoch) and tokens < (
-                1 if self.line_by_line else self.max_seq_length
-            ):
+            shortest_row = 1 if self.line_by_line else self.max_seq_length
+            is_whole_pass = begun == Place(begun.epoch)
+            if is_whole_pass and tokens < shortest_row:
                 raise ValueError(
-                    f"max_seq_length is {self.max_seq_length} but a reader of the stream finds {tokens} tokens in all "
-                    "texts, less than one row. Add text, lower --max_seq_length, or use fewer --dataloader_num_workers."
+                    f"max_seq_length is {self.max_seq_length} but a reader of the stream finds "
+                    f"{tokens} tokens in all texts, less than one row. Add text, lower "
+                    "--max_seq_length, or use fewer --dataloader_num_workers."
                 )
             place = Place(begun.epoch + 1)
 
     def _packed(
         self, ids: np.ndarray, starts: np.ndarray, place: Place
     ) -> Iterator[tuple[np.ndarray, Place]]:
-        """Cut ``ids`` into full rows; ``starts`` are the documents' starts in it, from ``place`` on, and the end."""
+        """Cut ``ids`` into full rows.
+
+        ``starts`` are the documents' starts in it, from ``place`` on, and the end.
+        """
         for end in range(self.max_seq_length, len(ids) + 1, self.max_seq_length):
-            whole = int(
-                np.searchsorted(starts[1:], end, side="right")
-            )  # documents that are used up
-            after = place._replace(document=place.document + whole, token=int(end - starts[whole]))
+            used_up = int(np.searchsorted(starts[1:], end, side="right"))  # documents
+            after = place._replace(
+                document=place.document + used_up, token=int(end - starts[used_up])
+            )
             yield ids[end - self.max_seq_length : end], after
 
     def _lines(
         self, ids: np.ndarray, lengths: np.ndarray, closing_ids: list[int], place: Place
     ) -> Iterator[tuple[np.ndarray, Place]]:
+        """Yield documents that begin at ``place``, cut to a row, with the position after each."""
         filled = np.flatnonzero(lengths)
-        rows = documents_of([cut_documents(ids, lengths[filled], closing_ids, self.max_seq_length)])
-        after = [place._replace(document=place.document + number + 1) for number in filled.tolist()]
-        if self.share_rows:
-            rows = list(shared_rows(rows, self.max_seq_length))[place.token :]
-            after = [place._replace(token=place.token + number) for number in range(1, len(rows))]
-            after.append(place._replace(document=place.document + len(lengths), token=0))
-        yield from zip(rows, after, strict=False)
+        cut = cut_documents(ids, lengths[filled], closing_ids, self.max_seq_length)
+        documents = documents_of([cut])
+        if not self.share_rows:
+            for number, row in zip(filled.tolist(), documents, strict=True):
+                yield row, place._replace(document=place.document + number + 1)
+            return
+        rows = list(shared_rows(documents, self.max_seq_length))
+        for number, row in enumerate(rows[place.token :], place.token + 1):
+            if number < len(rows):
+                yield row, place._replace(token=number)
+            else:
+                yield row, place._replace(document=place.document + len(lengths), token=0)
 
     def _documents(self, begun: Place, reader: int) -> Iterator[tuple[Place, list[str]]]:
-        """Yield a reader's documents of one pass, some at a time, with the position of the first of them."""
+        """Yield a reader's documents of one pass, some at a time, with the first's position."""
         readers = self.processes * len(self.places)
         number = self.process * len(self.places) + reader  # of the reader among all processes
-        files, is_shuffled = np.arange(len(self.texts.sources)), self.shuffle_buffer_size > 1
+        files = np.arange(len(self.texts.sources))
+        is_shuffled = self.shuffle_buffer_size > 1
         if is_shuffled:
             files = np.random.default_rng((0, self.seed, begun.epoch)).permutation(files)
         by_file = len(files) >= _FILES_FOR_EACH_READER * readers
@@ -221,14 +255,15 @@ class PackedStream(torch.utils.data.IterableDataset):
         for file in range(begun.file, len(files)):
             first = begun.block if file == begun.file else 0
             for block, texts in enumerate(self.texts.blocks(int(files[file]), size, first), first):
-                place, order = Place(begun.epoch, file, block), np.arange(len(texts))
+                place = Place(begun.epoch, file, block)
+                order = np.arange(len(texts))
                 if is_shuffled:
                     order = np.random.default_rng((1, self.seed, *place[:3])).permutation(order)
-                if (
-                    not by_file
-                ):  # change who gets the first document, so that small blocks reach everyone
+                if not by_file:
+                    # Change who gets the first document, so that small blocks reach everyone.
                     order = order[(number - file - block) % readers :: readers]
-                place = begun if place[:3] == begun[:3] else place
+                if place[:3] == begun[:3]:
+                    place = begun
                 order = order[place.document :]
                 sizes = pc.binary_length(texts).to_numpy()[order]
                 for start, stop in batches_by_size(sizes, _ENCODED_BYTES, _ENCODED_AT_ONCE):
@@ -239,6 +274,7 @@ class PackedStream(torch.utils.data.IterableDataset):
 
 
 def collate_placed(collate: Callable[[list[dict]], dict], rows: list[dict]) -> dict:
-    """Collate rows of a `PackedStream` into a batch that carries the position of its last row as `PLACE`."""
-    batch = collate([{name: value for name, value in row.items() if name != PLACE} for row in rows])
+    """Collate rows of a `PackedStream`; the batch has the position of its last row as `PLACE`."""
+    without_places = [{name: value for name, value in row.items() if name != PLACE} for row in rows]
+    batch = collate(without_places)
     return batch | {PLACE: torch.tensor(rows[-1][PLACE])}

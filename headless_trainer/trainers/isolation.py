@@ -136,7 +136,7 @@ class DocumentIsolation:
             inputs["attention_mask"] = mask
 
     def _as_read(self, visible: Tensor) -> Tensor:
-        """Return which positions see each other, ``(B, 1, T, T)`` bool, as the attention reads it."""
+        """Return which positions see each other, ``(B, 1, T, T)``, as the attention reads it."""
         if self.model.config._attn_implementation != "eager" or self._is_deberta:
             return visible
         dtype = self.model.dtype  # others add the mask to the scores
