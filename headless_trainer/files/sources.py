@@ -40,7 +40,8 @@ def source(argument: str, name: str, *, model: bool = True) -> Iterator[None]:
         yield
     except UNREADABLE as error:
         # The first line of a library's error; advice for programmers may follow.
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        reason = lines[0].rstrip(".")
         if folder.exists():
             raise ValueError(f"{named} cannot be loaded: {reason}.") from error
         raise OSError(
@@ -69,8 +70,8 @@ def fingerprint(name: str, config: PreTrainedConfig) -> str:
     if not weights:
         return str(getattr(config, "_commit_hash", None))
     digest = hashlib.sha256()
-    others = (Path(name, each) for each in ("config.json", "tokenizer.json"))
-    for path in (*sorted(weights), *filter(Path.is_file, others)):
+    others = [Path(name, file) for file in ("config.json", "tokenizer.json")]
+    for path in [*sorted(weights), *filter(Path.is_file, others)]:
         with path.open("rb") as file:
             hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()[:16]

@@ -69,7 +69,7 @@ def handled(handlers: dict[int, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def deferred(said: str) -> Iterator[None]:
+def deferred(message: str) -> Iterator[None]:
     """Let signals wait for the end of a context, and then say what it has done.
 
     Of Ctrl-C only the first waits.
@@ -83,7 +83,7 @@ def deferred(said: str) -> Iterator[None]:
     with handled(dict.fromkeys(NAMES, wait)):
         yield
     for number in received[:1]:
-        say(said)
+        say(message)
         os.kill(os.getpid(), number)
 
 
