@@ -32,7 +32,9 @@ logger = logging.getLogger(__name__)
 _ROWS_AT_ONCE = 1_000
 _OPEN_ROWS = 64  # rows being filled: enough for about 1 % of padding, few enough to hold
 _FIRST_ROWS = 1_000  # of a stream, which are searched for unknown tokens
-FEW_UNKNOWN, MOST_UNKNOWN = 0.01, 0.5  # shares of unknown tokens that cause a warning, and an error
+# Shares of unknown tokens that cause a warning, and an error.
+FEW_UNKNOWN = 0.01
+MOST_UNKNOWN = 0.5
 # Columns with one number per token, from which `TargetMaker` finds the targets.
 _TOKEN_COLUMNS = (
     "input_ids",
@@ -44,8 +46,11 @@ _TOKEN_COLUMNS = (
 )
 
 Batch = tuple[np.ndarray, np.ndarray]
-"""Concatenated ids, int32 ``(tokens,)``, and their division: the length of each document, int64 ``(documents,)``, or the start
-of each row and the end of the last, int32 ``(rows + 1,)``."""
+"""Concatenated ids, int32 ``(tokens,)``, and their division.
+
+That is the length of each document, int64 ``(documents,)``, or the start of each row and the end of
+the last, int32 ``(rows + 1,)``.
+"""
 
 
 def tokenize_and_pack(
@@ -154,8 +159,11 @@ def _rows(
             yield from lines
             return
         rows = shared_rows(documents_of(lines), max_seq_length)
-        while some := list(itertools.islice(rows, _ROWS_AT_ONCE)):
-            yield np.concatenate(some), np.cumsum([0, *map(len, some)], dtype=np.int32)
+        some_rows = list(itertools.islice(rows, _ROWS_AT_ONCE))
+        while some_rows:
+            bounds = np.cumsum([0, *map(len, some_rows)], dtype=np.int32)
+            yield np.concatenate(some_rows), bounds
+            some_rows = list(itertools.islice(rows, _ROWS_AT_ONCE))
         return
     carried = np.empty(0, np.int32)
     tokens = 0
@@ -168,45 +176,48 @@ def _rows(
             yield ids[:whole], np.arange(0, whole + 1, max_seq_length, dtype=np.int32)
     if tokens < max_seq_length:
         raise ValueError(
-            f"max_seq_length is {max_seq_length} but the texts have only {tokens} tokens, less than one row. Add text, lower "
-            "--max_seq_length, or use --line_by_line."
+            f"max_seq_length is {max_seq_length} but the texts have only {tokens} tokens, less than "
+            "one row. Add text, lower --max_seq_length, or use --line_by_line."
         )
 
 
 def _lines(
     batches: Iterable[Batch], closing_ids: list[int], max_seq_length: int
 ) -> Iterator[Batch]:
-    documents, cut, tokens, lost, which = (
-        0,
-        0,
-        0,
-        0,
-        "the first ",
-    )  # of a stream, of which often no more are read
+    """Cut documents to rows of one document each; finally, warn of what was lost."""
+    documents = 0
+    cut = 0  # of the documents
+    tokens = 0
+    lost = 0  # of the tokens
+    which = "the first "  # of a stream, of which often no more are read
     try:
         for ids, lengths in batches:
-            documents, cut = (
-                documents + len(lengths),
-                cut + np.count_nonzero(lengths > max_seq_length),
-            )
-            tokens, lost = (
-                tokens + len(ids),
-                lost + int((lengths - max_seq_length).clip(min=0).sum()),
-            )
+            documents += len(lengths)
+            cut += np.count_nonzero(lengths > max_seq_length)
+            tokens += len(ids)
+            lost += int((lengths - max_seq_length).clip(min=0).sum())
             yield cut_documents(ids, lengths[lengths > 0], closing_ids, max_seq_length)
         which = ""
     finally:
         if lost:
             logger.warning_once(  # a stream is read again by each evaluation
-                "line_by_line: %d of %s%d documents are longer than max_seq_length, %d, and cut: %.1f %% of tokens are lost.",
-                *(cut, which, documents, max_seq_length, 100 * lost / tokens),
+                "line_by_line: %d of %s%d documents are longer than max_seq_length, %d, and cut: "
+                "%.1f %% of tokens are lost.",
+                cut,
+                which,
+                documents,
+                max_seq_length,
+                100 * lost / tokens,
             )
 
 
 def cut_documents(
     ids: np.ndarray, lengths: np.ndarray, closing_ids: list[int], max_seq_length: int
 ) -> Batch:
-    """Cut non-empty documents to rows of at most ``max_seq_length`` tokens, and keep a last token that closes them."""
+    """Cut non-empty documents to rows of at most ``max_seq_length`` tokens.
+
+    A last token that closes a document is kept.
+    """
     kept = np.minimum(lengths, max_seq_length)
     position = np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths)
     closed = np.isin(ids[lengths.cumsum() - 1], closing_ids)
@@ -223,13 +234,13 @@ def documents_of(batches: Iterable[Batch]) -> Iterator[np.ndarray]:
 
 
 def shared_rows(documents: Iterable[np.ndarray], max_seq_length: int) -> Iterator[np.ndarray]:
-    """Pack whole documents, ``(tokens,)`` each and none longer than a row, into nearly full rows of ``max_seq_length`` tokens.
+    """Pack whole documents into nearly full rows of ``max_seq_length`` tokens.
 
-    Each goes into the one of `_OPEN_ROWS` rows where it leaves the least room; if it fits in none, the fullest row is yielded.
+    Documents are ``(tokens,)``, none longer than a row. Each goes into the one of `_OPEN_ROWS` rows
+    where it leaves the least room; if it fits in none, the fullest row is yielded.
     """
-    open_rows: list[
-        tuple[int, int, list[np.ndarray]]
-    ] = []  # sorted: room, number of the row, documents
+    # Sorted: room, number of the row, its documents.
+    open_rows: list[tuple[int, int, list[np.ndarray]]] = []
     numbers = itertools.count()
     for document in documents:
         place = bisect.bisect_left(open_rows, (len(document),))
@@ -319,8 +330,9 @@ def check_token_ids(
             tokens += len(ids) - np.count_nonzero(np.isin(ids, tokenizer.all_special_ids))
     if largest >= num_embeddings:  # a device would fail with an unreadable message
         raise ValueError(
-            f"The largest token id is {largest} but the embedding has {num_embeddings} rows (the tokenizer has ids up to "
-            f"{id_count(tokenizer) - 1}). Pass --resize_embeddings, or use the tokenizer that matches the model."
+            f"The largest token id is {largest} but the embedding has {num_embeddings} rows (the "
+            f"tokenizer has ids up to {id_count(tokenizer) - 1}). Pass --resize_embeddings, or use "
+            "the tokenizer that matches the model."
         )
     share = unknown / max(1, tokens + unknown)
     if share > FEW_UNKNOWN:
