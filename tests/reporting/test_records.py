@@ -12,6 +12,8 @@ pytest.importorskip("scipy")
 from headless_trainer.checkpoints.token_counts import save_token_counts
 from headless_trainer.reporting.records import group_runs, read_training_run
 
+pytestmark = pytest.mark.usefixtures("figures")  # reports draw no PNG, which takes a second
+
 
 def test_configurations_have_the_names_that_are_typed(tmp_path, two):
     third = make_run(tmp_path / "third", seed=3, sampled_negatives=2)

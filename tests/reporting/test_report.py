@@ -22,6 +22,8 @@ from headless_trainer.presentation.significance import holm
 from headless_trainer.reporting.records import read_training_run
 from headless_trainer.reporting.report import COLOURS
 
+pytestmark = pytest.mark.usefixtures("figures")  # reports draw no PNG, which takes a second
+
 TO_PNG = pictures.to_png
 
 # Held-out accuracies of three seeds each.

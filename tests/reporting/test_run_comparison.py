@@ -13,6 +13,8 @@ from scipy import stats
 from headless_trainer.reporting.report import write_run_report
 from headless_trainer.reporting.run_comparison import first_reaching, rank
 
+pytestmark = pytest.mark.usefixtures("figures")  # reports draw no PNG, which takes a second
+
 
 def test_the_summary_says_who_is_best(tmp_path, two, capsys):
     sentences = texts(report(tmp_path, *two), "li")
