@@ -1,9 +1,12 @@
 """A tiny trained decoder, documents and task definitions for the tests of zero-shot scoring."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from headless_trainer.scoring.zero_shot_arguments import ZeroShotArguments
 
 LAMBADA_YAML = """task: tiny_lambada
 dataset_path: json
@@ -98,3 +101,48 @@ def as_scores(
         "configs": {task: {"dataset_path": "json"}},
         "samples": {task: samples},
     }
+
+
+TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": 300}
+
+
+ARC = [
+    {"question": question, "choices": {"text": texts, "label": list("ABC")}, "answerKey": answer}
+    for question, texts, answer in (
+        ("What did the miller cross?", ["the river", "a wheel", "her letter"], "A"),
+        ("What did my sister mend?", ["the sky", "a broken wheel", "red"], "B"),
+        ("Who watched?", ["a grey heron", "the old clock", "the sky"], "A"),
+    )
+]
+
+
+def arguments(output_dir=None, **changes):
+    settings = {
+        "model_name_or_path": ["any"],
+        "tasks": ["tiny_lambada"],
+        "batch_size": "4",
+        "device": "cpu",
+    }
+    settings |= {"bootstrap_iters": 100, "output_dir": output_dir and str(output_dir)}
+    return ZeroShotArguments(**settings | changes)
+
+
+def scored(model: str, args) -> dict[tuple[str, str], SimpleNamespace]:
+    """Scores of a model by task and metric, after all of them were found."""
+    from headless_trainer.scoring import zero_shot
+    from headless_trainer.scoring.score_store import folder_name, read_results, score_rows
+
+    assert zero_shot.score_models([model], args) == []
+    rows = score_rows(read_results(Path(args.output_dir, folder_name(model)))).itertuples()
+    return {(row.task, row.metric.removesuffix(",none")): row for row in rows}
+
+
+def naive_scores(model, tokenizer, context: str, target: str) -> tuple[float, bool]:
+    """Log-likelihood of a target after its context, and whether each of its tokens is the most likely one."""
+    context_ids = tokenizer(context).input_ids
+    ids = context_ids + tokenizer(context + target).input_ids[len(context_ids) :]
+    with torch.no_grad():
+        log_probs = model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
+    positions = range(len(context_ids), len(ids))
+    greedy = all(log_probs[i - 1].argmax() == ids[i] for i in positions)
+    return sum(log_probs[i - 1, ids[i]].item() for i in positions), greedy

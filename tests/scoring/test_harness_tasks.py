@@ -1,0 +1,43 @@
+"""The harness's tasks on local files, and their examples."""
+
+import pytest
+from harness_inputs import ARC
+from row_files import write_jsonl
+
+pytest.importorskip("lm_eval")
+
+
+from headless_trainer.scoring import harness_tasks
+
+
+def test_a_misspelt_task_suggests_the_nearest(inputs):
+    with pytest.raises(ValueError, match="lambada_opnai.*'lambada_openai'"):
+        harness_tasks.open_tasks(["lambada_opnai"])
+    with pytest.raises(ValueError, match="tiny_lambda'.*'tiny_lambada'"):
+        harness_tasks.open_tasks(["tiny_lambda"], inputs.tasks)
+    with pytest.raises(ValueError, match="data_files.*'qasper_bool'"):  # of a tag
+        harness_tasks.use_data_files(
+            harness_tasks.open_tasks(["qasper"]), [f"qasper={inputs.documents}"]
+        )
+
+
+def test_a_document_is_no_example_of_its_own_prompt(tmp_path):
+    file = write_jsonl(tmp_path / "arc.jsonl", ARC)
+    manager = harness_tasks.open_tasks(["arc_easy"])
+    harness_tasks.use_data_files(manager, [f"arc_easy={file}"])
+    task = harness_tasks.load_named_tasks(manager, "arc_easy")["tasks"]["arc_easy"]
+    harness_tasks.set_examples(task, num_fewshot=2)
+    task.build_all_requests()
+    for instance in task.instances:
+        prompt = instance.args[0]
+        assert prompt.count("Question:") == 3 and all(
+            prompt.count(row["question"]) == 1 for row in ARC
+        )
+
+
+def test_a_task_that_says_0_examples_keeps_0(inputs):
+    manager = harness_tasks.open_tasks(["tiny_lambada"], inputs.tasks)
+    task = harness_tasks.load_named_tasks(manager, "tiny_lambada")["tasks"]["tiny_lambada"]
+    for number in (None, 3):
+        harness_tasks.set_examples(task, number)
+        assert task.get_config("num_fewshot") == 0
