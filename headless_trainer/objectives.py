@@ -24,13 +24,7 @@ class Objective:
     needs_frequency: bool = False  # of each token as a target, counted in the training rows
     needs_trained_head: bool = False  # refuses a checkpoint without one
     starts_head_bias: bool = False  # takes head_bias, which is refused elsewhere
-
-    @property
-    def evaluates_pool(self) -> bool:
-        """Whether evaluation has a fixed pool of candidates, so that ``eval_loss`` is a loss over
-        it.
-        """
-        return "eval_pool_accuracy" in self.logs
+    evaluates_pool: bool = False  # eval_loss is that of a fixed pool of candidates
 
     def trainer_class(self) -> type[Any]:
         return pkgutil.resolve_name(self.trainer)
@@ -46,6 +40,7 @@ OBJECTIVES = {
             "contrastive weight tying, without a head",
             "headless_trainer.trainers.headless:HeadlessTrainer",
             trains_trunk=True,
+            evaluates_pool=True,
             reads=frozenset(_CANDIDATES | {"eval_pool_size", "eval_full_vocabulary"}),
             logs=frozenset(
                 {

@@ -3,6 +3,7 @@
 Letters used in shapes: K predicted positions, U ids, D width, V vocabulary size.
 """
 
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -14,10 +15,11 @@ class Head(Protocol):
     """Scores token x for the output o: ``cap(scale(x) * o . w(x) + b(x))``.
 
     `CandidateHead` scores with the input embedding or a candidate matrix, `VocabularyHead` with the
-    vocabulary projection of a language model. The losses, both evaluations, sparse rows and the
-    free head know no more of a head than this, so another score is a subclass of one of the two,
-    given to a trainer as its ``head_class``. A factor for each token is part of what `vectors`
-    returns.
+    vocabulary projection of a language model. Evaluation, sparse rows, saving and the free head know
+    no more of a head than this. Another score is a subclass of one of the two, given to a trainer as
+    its ``head_class``. A factor for each token is part of what `vectors` returns. A `VocabularyHead`
+    has it as ``token_scale``: the losses of language models are computed inside their forward
+    (`VocabularyHead.within`), where a distributed wrapper has whole weights.
 
     Attributes:
         size: V.
@@ -53,6 +55,9 @@ class Head(Protocol):
         """Return the ``(K, D)`` outputs that score, at ``(K,)`` positions counted over the
         batch.
         """
+
+    def finish_weights(self, folder: Path, leaves_run: bool) -> None:
+        """Bring the weights in a folder into the form in which others can load them."""
 
     @property
     def row_weights(self) -> list[nn.Parameter]:

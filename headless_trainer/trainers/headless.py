@@ -3,9 +3,10 @@
 `HeadlessTrainer.compute_loss` computes the loss. step.py turns the batches of a step into
 candidates, and models/candidate_head.py scores them.
 
-To change the loss over the candidates, override ``pool_loss``; ``log_step`` (the floor) and
-``evaluation_scores`` then no longer match it. To change the negatives, override
-``candidates_of_step``; to change the scores, set ``head_class``. To log a number, call
+To change the weights of candidates, override ``log_weights``. To change the loss over them, override
+``pool_loss``; ``log_step`` (the floor) and ``evaluation_scores`` then no longer match it. To change
+the negatives, override ``candidates_of_step``; to change the scores, set ``head_class``. To log a
+number, call
 ``self.window.add(name, value)``; add a row to measures.py to show it.
 
 Letters used in shapes: K predicted positions, U distinct candidates, D width, V vocabulary size.
@@ -127,6 +128,9 @@ class HeadlessTrainer(PretrainingTrainer):
     ) -> Tensor:
         """Sum the losses of the predictions that one pool serves, a scalar in nats.
 
+        It is a sum, which is divided afterwards. Without a prediction, N = 0, it is zero but still
+        attached to the graph, so that every process takes part in the exchange of gradients.
+
         Args:
             outputs: ``(N, D)`` outputs of the trunk at the predicted positions.
             part: the pool, and the index of each target in it.
@@ -143,16 +147,6 @@ class HeadlessTrainer(PretrainingTrainer):
             reduction="sum",
         )
 
-    def log_weights(self, part: Candidates, dtype: torch.dtype) -> Tensor:
-        """Return the logarithms of the candidates' weights: here of their counts.
-
-        Returns:
-            ``(U,)``, or ``(N, U)`` for weights that differ between predictions, whose rows and
-            positions ``part`` holds. A candidate of weight 0, -inf here, is left out; a target must
-            not be.
-        """
-        return part.pool.log_weights(dtype)
-
     def language_model(self) -> PreTrainedModel:
         """Return a copy of the trunk with its free head, ready to generate or fill masks: see
         `attach_lm_head`.
@@ -167,7 +161,8 @@ class HeadlessTrainer(PretrainingTrainer):
         drawn = self.args.sampled_negatives or 0
         for micro_batch in step.micro_batches:
             for part in micro_batch.candidates:
-                count_pool(self.window, part, micro_batch.divisor, drawn)
+                log_weights = self.log_weights(part, torch.float32)
+                count_pool(self.window, part, log_weights, micro_batch.divisor, drawn)
 
     def evaluation_scores(
         self,

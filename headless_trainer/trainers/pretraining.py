@@ -82,6 +82,7 @@ from .sparse_rows import SparseRows
 from .step import (
     CARRIED,
     EVALUATION_SEED,
+    Candidates,
     MicroBatch,
     Step,
     TargetMaker,
@@ -260,6 +261,16 @@ class PretrainingTrainer(Trainer):
         ``(K,)`` target ids of each.
         """
         return self.pools(targets, self.state.global_step, remember=self.is_in_train)
+
+    def log_weights(self, part: Candidates, dtype: torch.dtype) -> Tensor:
+        """Return the logarithms of the candidates' weights in the loss: by default those of the pool.
+
+        Returns:
+            ``(U,)``, or ``(N, U)`` for weights that differ between predictions, whose rows and
+            positions ``part`` holds. A candidate of weight 0, -inf here, is left out; a target must
+            not be.
+        """
+        return part.pool.log_weights(dtype)
 
     def log_step(self, step: Step) -> None:
         """Add the figures of the coming step to `window`: here the sizes of its pools."""

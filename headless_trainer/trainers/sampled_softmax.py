@@ -153,11 +153,13 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         @torch.compiler.disable  # new candidates in each step would cause a recompilation
         def loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             if is_exact:
-                vectors = self.head.all_within(weight)
-                self.prediction.observe(hidden, vectors, bias, self.head.softcap)
-            if self.rows is not None or not is_exact:
-                ids = micro_batch.looked_up
-                vectors = self.head.rows_within(weight, ids, sparse=self.rows is not None)
+                whole = self.head.all_within(weight)
+                self.prediction.observe(hidden, whole, bias, self.head.softcap)
+            if is_exact and self.rows is None:
+                vectors = whole  # what looking up every token would copy
+            else:  # sparse updates need the look-up: its gradient is one of rows
+                is_sparse = self.rows is not None
+                vectors = self.head.rows_within(weight, micro_batch.looked_up, is_sparse)
             if bias is not None:
                 bias = bias[micro_batch.looked_up]
             parts = micro_batch.parts(hidden, vectors, bias)  # vectors (L, D), bias (L,)
@@ -184,7 +186,7 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
             outputs,
             part.target_index,
             vectors,
-            part.pool.log_weights(torch.promote_types(outputs.dtype, torch.float32)),
+            self.log_weights(part, torch.promote_types(outputs.dtype, torch.float32)),
             bias=bias,
             softcap=self.head.softcap,
             target_counts_once=True,

@@ -150,24 +150,37 @@ class TrainingWindow(TrainerCallback):
 
 
 def count_pool(
-    window: TrainingWindow, part: Candidates, divisor: Tensor | float, drawn: int = 0
+    window: TrainingWindow,
+    part: Candidates,
+    log_weights: Tensor,
+    divisor: Tensor | float,
+    drawn: int = 0,
 ) -> None:
-    """Count a pool's candidates, and log the floor of its loss due to repeated targets, and the
-    loss of equal scores.
+    """Count a pool's candidates, and log two losses that its own is compared with.
 
-    ``divisor`` is that of the predictions' summed loss; ``drawn`` is the number of candidates that
-    are no targets.
+    They are its floor, which is above zero because repeated targets are their own negatives, and
+    the loss of equal scores.
+
+    Args:
+        window: of the training.
+        part: the candidates, and the predictions that they serve.
+        log_weights: ``(U,)`` or ``(N, U)`` logarithms of the candidates' weights in the loss.
+        divisor: of the predictions' summed loss.
+        drawn: number of candidates that are no targets.
     """
     pool = part.pool
     predictions = len(part.target_index)
     used = int(predictions > 0)  # every process must add the same names, even without a prediction
-    log_counts = pool.log_weights()
+    by_row = log_weights.expand(predictions, -1)  # (N, U)
     window.candidates += pool.size * used
     window.drawn += drawn * used
-    window.add("loss_floor", log_counts[part.target_index].sum() / divisor)
-    window.add(
-        "random_guess_loss", predictions * log_counts.logsumexp(0) / divisor if used else 0.0
-    )
+    of_targets = by_row.gather(1, part.target_index[:, None])
+    window.add("loss_floor", of_targets.sum() / divisor)
+    if log_weights.dim() == 1:  # one sum for all rows
+        equal_scores = predictions * log_weights.logsumexp(0)
+    else:
+        equal_scores = by_row.logsumexp(1).sum()
+    window.add("random_guess_loss", equal_scores / divisor if used else 0.0)
 
 
 def peak_memory_mib(device: torch.device) -> float:

@@ -99,9 +99,8 @@ def test_sums():
     window.add_batch(2**25 + 1, 3)  # more than float32 counts to
     targets = torch.tensor([4, 4, 5]).to(DEVICE)
     pool = NegativePool.from_targets(targets)
-    count_pool(
-        window, Candidates(pool, pool.index_of(targets), None, targets, targets), len(targets)
-    )
+    part = Candidates(pool, pool.index_of(targets), None, targets, targets)
+    count_pool(window, part, pool.log_weights(), len(targets))
     window.on_step_end(None, None, None)
     assert window.flush(DEVICE)["tokens_seen"] == 2**25 + 1
 

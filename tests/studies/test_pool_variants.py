@@ -39,6 +39,8 @@ def test_negatives_of_other_rows_are_the_targets_of_other_rows_and_the_own_targe
         candidates = torch.stack([target, *negatives])
         losses.append(score[candidates].logsumexp(0) - score[target])
     assert logs[0]["loss"] == pytest.approx(torch.stack(losses).mean().item(), rel=1e-6)
+    # Each target counts once in its own row, so nothing lies under the loss.
+    assert logs[0]["loss_floor"] == 0
 
 
 def test_a_growing_pool_ends_near_its_size(study, tmp_path):

@@ -48,7 +48,7 @@ def run_two_steps(window: TrainingWindow, clock) -> None:
         index = pool.index_of(torch.tensor(targets))
         positions = torch.arange(len(targets))
         part = Candidates(pool, index, None, rows=torch.zeros_like(index), positions=positions)
-        count_pool(window, part, len(targets))
+        count_pool(window, part, pool.log_weights(), len(targets))
         log_pool(window, pool)
         clock(seconds)
         end_step(window)
@@ -115,7 +115,7 @@ def test_window_without_pools_or_steps(clock):
     pool = NegativePool.from_targets(torch.tensor([1]))
     nothing = torch.empty(0, dtype=torch.long)
     part = Candidates(pool, nothing, None, rows=nothing, positions=nothing)
-    count_pool(window, part, 1, drawn=1)
+    count_pool(window, part, pool.log_weights(), 1, drawn=1)
     log_pool(window, NegativePool.from_targets(torch.empty(0, dtype=torch.long)))
     logs = window.flush(CPU)
     assert "pool_tokens" not in logs and "pool_size" not in logs  # no loss had a pool
