@@ -243,7 +243,8 @@ class HeadlessTrainingArguments(TrainingArguments):
         help="Number of targets in a pool. A forward pass with fewer is topped up with the targets "
         "of the most recent steps (sampled_softmax: with targets drawn by their frequency); one "
         "with more is split into equal pools (negatives micro_batch). Default: the targets of the "
-        "forward pass, the step or the world alone, as in the paper.",
+        "forward pass, the step or the world alone, as in the paper; for sampled_softmax topped "
+        "up to a sixteenth of the vocabulary, and not split.",
     )
     sampled_negatives: int | None = HfArg(
         default=None,

@@ -41,6 +41,7 @@ class GrowingPool(HeadlessTrainer):
         done = self.state.global_step / max(1, self.state.max_steps)
         predictions = sum(len(ids) for ids in targets)
         self.pools.pool_size = max(predictions, round(done * self.args.pool_size))
+        self.pools.least_targets = self.pools.pool_size
         return super().candidates_of_step(targets)
 
 

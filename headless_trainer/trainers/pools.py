@@ -64,8 +64,9 @@ class CandidatePools:
 
     Attributes:
         draws: chooses candidates that are no targets.
-        pool_size: number of targets in a pool, or None; up to ``args.pool_size`` it may change from
-            step to step.
+        pool_size: most targets in a pool, or None; up to ``args.pool_size`` it may change from step
+            to step.
+        least_targets: number up to which a pool is topped up; by default also ``args.pool_size``.
         earlier: targets that top up a pool: with ``negatives="world"`` those of all processes,
             otherwise those of this one.
     """
@@ -82,6 +83,7 @@ class CandidatePools:
         self.log = log
         self.draws = UniformDraws(args.sampled_negatives or 0, vocab_size, args.seed)
         self.pool_size = args.pool_size
+        self.least_targets = args.pool_size or 0
         self.earlier: RecentTargets | DrawnTargets = RecentTargets(args.pool_size or 0)
 
     def __call__(self, targets: list[Tensor], step: int, remember: bool) -> Shares:
@@ -140,8 +142,8 @@ class CandidatePools:
         return tuple(self.draws.completed(pool, drawn) for pool in pools)
 
     def _topped_up(self, pool: NegativePool, step: int) -> NegativePool:
-        """Add targets of earlier steps until the pool holds ``pool_size`` of them."""
-        missing = (self.pool_size or 0) - pool.targets
+        """Add targets until the pool holds ``least_targets`` of them."""
+        missing = self.least_targets - pool.targets
         if missing <= 0:
             return pool
         return pool.with_targets(self.earlier.top_up(missing, step))

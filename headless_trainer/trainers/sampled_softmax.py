@@ -36,6 +36,9 @@ from .step import Candidates, Step
 DRAWN = 4096
 MLM_SHARE = 0.125
 LARGEST_SHARE = 0.25
+# Default number of targets up to which a pool is topped up, as a share of the vocabulary: 16,384 with
+# the 262,144 tokens of Gemma 3.
+TARGETS_SHARE = 1 / 16
 EXACT_EVERY = 8  # default number of steps from one exact step to the next
 # The probability of tokens that are never targets, and its largest growth without a warning.
 MASS = "unseen_token_mass"
@@ -89,6 +92,8 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         self.frequency = log_prior(token_counts).exp()
         self.prediction = MeanPrediction(self.head.size, self.sum_over_processes)
         self.pools.earlier = DrawnTargets(self.frequency, self.args.seed)
+        if self.args.pool_size is None:
+            self.pools.least_targets = int(TARGETS_SHARE * self.head.size)
         self.pools.draws = PredictedDraws(
             self.args.sampled_negatives, self.frequency, self.prediction, self.args.seed
         )

@@ -261,3 +261,15 @@ def test_counts_are_those_of_the_dataset_by_default(tmp_path):
     counts[[6, 7, 8]] = torch.tensor([4, 3, 1])
     torch.testing.assert_close(run.frequency, log_prior(counts).exp())
     assert run.unseen.tolist() == (counts == 0).tolist()
+
+
+@pytest.mark.parametrize(("size", "targets"), [(1_600, 100), (160, 52)])
+def test_by_default_a_small_batch_is_topped_up_to_a_sixteenth_of_the_vocabulary(
+    tmp_path, size, targets
+):
+    model = tiny_model("clm", size, "sampled_softmax", positions=16)
+    counts = torch.ones(size, dtype=torch.long)
+    run = trainer(tmp_path, "clm", model, counts=counts, per_device_train_batch_size=8)
+    run.train()
+    logs = run.state.log_history[0]
+    assert logs["pool_size"] == targets + size // 4  # and the draws
