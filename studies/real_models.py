@@ -16,9 +16,10 @@ perhaps an adapter of peft, then perhaps flags of run_pretrain.py:
 
 With ``--chat`` the new files hold conversations, of which only answers are learned (see
 real_models_training.py). With ``--equal_time`` each objective, at its best rate, also trains for as
-many steps as take the time of the exact softmax: only on a machine that nothing else uses. With
-``--lm_eval_files`` the LM Evaluation Harness scores the model before and after, at each objective's
-best rate; it does not score adapters and models without their head.
+many steps as take the time of the exact softmax: only on a machine that nothing else uses. On
+another, ``--shared_machine`` leaves out the seconds. With ``--lm_eval_files`` the LM Evaluation
+Harness scores the model before and after, at each objective's best rate; it does not score adapters
+and models without their head.
 
 Finished runs are not repeated; interrupted ones resume.
 """
@@ -128,6 +129,11 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--flags", default="", help="of all runs: --flags='--bf16 auto'")
     parser.add_argument("--equal_time", action="store_true")
     parser.add_argument(
+        "--shared_machine",
+        action="store_true",
+        help="leave out seconds, which other programs have disturbed",
+    )
+    parser.add_argument(
         "--finished_only",
         action="store_true",
         help="train nothing, and leave out what has not finished",
@@ -146,6 +152,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         args.variants = [parse_variant(label) for label in args.objectives]
     except ValueError as error:
         parser.error(str(error))
+    if args.equal_time and args.shared_machine:
+        parser.error("--equal_time needs seconds, which --shared_machine leaves out.")
     if args.equal_time and EXACT not in args.objectives:
         parser.error(
             f"--equal_time needs the time of the exact softmax: add {EXACT!r} to --objectives."
@@ -266,13 +274,16 @@ def measured(args: argparse.Namespace, run: Run) -> dict[str, float | None]:
         return dict.fromkeys(FIGURES) | {"new": math.inf, "old": math.inf}
     logged = curves(shared.log_history(folder))
     mass = found.get("eval_unseen_token_mass")
+    seconds = None
+    if not args.shared_machine:
+        seconds = float(logged["train_seconds"].max())
     return {
         "new": math.exp(found["eval_cross_entropy"]),
         "new_accuracy": 100 * found["eval_accuracy"],
         "old": math.exp(found["eval_old_cross_entropy"]),
         "old_accuracy": 100 * found["eval_old_accuracy"],
         "unseen_mass": None if mass is None else 100 * mass,
-        "seconds": float(logged["train_seconds"].max()),
+        "seconds": seconds,
         "memory": float(logged["peak_memory_mib"].max()) / 1024,
     }
 
@@ -312,12 +323,16 @@ def settings_of_equal_time(
     args: argparse.Namespace, best: dict[str, dict]
 ) -> list[tuple[Variant, float, int]]:
     """Return for each objective but the exact softmax as many steps as take the time of that one."""
-    if EXACT not in best:
-        return []
-    time = {label: statistics.mean(row["seconds"]) for label, row in best.items()}
-    return [
-        (row["variant"], row["rate"], round(args.max_steps * time[EXACT] / time[label]))
+    time = {
+        label: statistics.mean(row["seconds"])
         for label, row in best.items()
+        if math.isfinite(statistics.mean(row["new"]))  # the others diverged before their end
+    }
+    if EXACT not in time:
+        return []
+    return [
+        (best[label]["variant"], best[label]["rate"], round(args.max_steps * time[EXACT] / seconds))
+        for label, seconds in time.items()
         if label != EXACT
     ]
 

@@ -65,10 +65,30 @@ def test_an_unknown_objective_is_refused(study, tmp_path, capsys, label):
     assert label in said
 
 
-def test_equal_time_needs_the_exact_softmax(study, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "more", [["--objectives", "sampled_softmax"], ["--objectives", "vanilla", "--shared_machine"]]
+)
+def test_equal_time_needs_the_seconds_of_the_exact_softmax(study, tmp_path, capsys, more):
     with pytest.raises(SystemExit):
-        arguments(study, tmp_path, "--equal_time", "--objectives", "sampled_softmax")
+        arguments(study, tmp_path, "--equal_time", *more)
     assert "--equal_time" in capsys.readouterr().err
+
+
+def test_seconds_of_a_shared_machine_are_left_out(study, tmp_path, monkeypatch):
+    script = study("real_models")
+    run = script.Run(script.parse_variant("vanilla"), rate=1e-4, steps=8, seed=0)
+    names = ("cross_entropy", "accuracy", "old_cross_entropy", "old_accuracy")
+    ended = {f"eval_{name}": 0.5 for name in names}
+    monkeypatch.setattr(script.shared, "results_of", lambda *_: ended)
+    logs = {"step": 8, "tokens_seen": 64.0, "train_seconds": 5.0, "peak_memory_mib": 2048.0}
+    monkeypatch.setattr(script.shared, "log_history", lambda _folder: [logs])
+    seconds = []
+    for more in ([], ["--shared_machine"]):
+        figures = script.measured(arguments(study, tmp_path, *more), run)
+        assert figures["memory"] == 2.0
+        assert figures["unseen_mass"] is None
+        seconds.append(figures["seconds"])
+    assert seconds == [5.0, None]
 
 
 def test_runs_of_equal_time_have_as_many_steps_as_the_exact_softmax_s_time_allows(study, tmp_path):
@@ -90,6 +110,8 @@ def test_runs_of_equal_time_have_as_many_steps_as_the_exact_softmax_s_time_allow
         "sampled_softmax": 1e-4,
     }
     assert script.settings_of_equal_time(args, best) == [(sampled, 1e-4, 300)]
+    best["sampled_softmax"]["new"] = [math.inf, math.inf]  # diverged
+    assert script.settings_of_equal_time(args, best) == []
 
 
 def test_adapters_and_conversations_have_a_script_of_their_own(study, tmp_path):
