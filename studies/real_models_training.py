@@ -210,7 +210,12 @@ def encode_conversation(
 
 def old_rows(data_args: DataArguments, tokenizer: PreTrainedTokenizerBase) -> Dataset:
     """Return packed rows of earlier texts: those that a run on them holds out."""
-    old = training.arguments_of_old_texts(data_args)
+    # Of its own, so that it holds out the share that a default run holds out.
+    old = DataArguments(
+        train_file=data_args.eval_old_file,
+        sample_by=data_args.sample_by,
+        max_seq_length=data_args.max_seq_length,
+    )
     documents = texts.load_texts(old)["validation"]
     packed = packing.tokenize_and_pack(
         documents, tokenizer, max_seq_length=data_args.max_seq_length
