@@ -44,7 +44,7 @@ VANILLA = "our vanilla"  # the method whose head is chosen
 RESTARTS = 5  # of a part that lost its device; each leaves out the item that was running
 
 
-# One part, in its own process ---------------------------------------------------------------------
+# One part, in its own process -----------------------------------------------------------------
 
 
 class Part:
@@ -503,7 +503,7 @@ def peak_of(step, batch, device) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-# All parts ----------------------------------------------------------------------------------------
+# All parts ------------------------------------------------------------------------------------
 
 
 def main() -> None:
@@ -658,7 +658,7 @@ def machine(scale: str) -> dict:
     return facts
 
 
-# The page -----------------------------------------------------------------------------------------
+# The page -------------------------------------------------------------------------------------
 
 # Columns of each part: name in the rows, heading, format.
 COLUMNS = {

@@ -167,7 +167,7 @@ class Table:
         return markdown(["attack", "run", "tries", "survived"], rows) or "nothing was tried"
 
 
-# Kills and signals --------------------------------------------------------------------------------
+# Kills and signals ----------------------------------------------------------------------------
 
 
 class WithAdapter(VanillaTrainer):
@@ -447,7 +447,7 @@ def same_numbers(whole: Path, killed: Path, steps: int) -> bool:
     return want == got and len(want) == steps
 
 
-# Damaged files, a second run, a full disk ---------------------------------------------------------
+# Damaged files, a second run, a full disk -----------------------------------------------------
 
 
 def damage_files(folder: Path, flips: int, moments: random.Random, table: Table) -> None:

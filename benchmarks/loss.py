@@ -61,7 +61,7 @@ Inputs = tuple[Tensor, Tensor, Tensor]
 Method = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-# Among candidates ---------------------------------------------------------------------------------
+# Among candidates -----------------------------------------------------------------------------
 
 
 def paper(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def among_candidates(head: Head) -> Method:
     return loss
 
 
-# Over the vocabulary ------------------------------------------------------------------------------
+# Over the vocabulary --------------------------------------------------------------------------
 
 
 def plain_head(
@@ -209,7 +209,7 @@ def methods(device: str, dtype: torch.dtype) -> dict[str, Method]:
     return all_methods
 
 
-# Measuring ----------------------------------------------------------------------------------------
+# Measuring ------------------------------------------------------------------------------------
 
 
 def make_inputs(size: tuple[int, int, int], dtype: torch.dtype, device: str) -> Inputs:
@@ -317,7 +317,7 @@ def alternate(
     return seconds
 
 
-# Results ------------------------------------------------------------------------------------------
+# Results --------------------------------------------------------------------------------------
 
 
 def machine(device: str) -> str:

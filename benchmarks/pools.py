@@ -4,11 +4,11 @@
     OMP_NUM_THREADS=1 python benchmarks/pools.py --vocab_size 8000 32000 --results_dir out
     python benchmarks/pools.py --pool_size 16256 --vocab_size 250000
 
-The model is that of the studies, a GPT-2 of two layers of width 128 with a separate output matrix, and
-so is the batch, 8 rows of 128 tokens. Tokens are drawn with the frequencies of a text. The pools are
-full from the first step on. All methods take turns, step by step, after a warm-up; a ratio is the median
-of the ratios of each round. Peak memory is that of five steps in a separate process, Python and its
-libraries included.
+The model is that of the studies, a GPT-2 of two layers of width 128 with a separate output matrix,
+and so is the batch, 8 rows of 128 tokens. Tokens are drawn with the frequencies of a text. The
+pools are full from the first step on. All methods take turns, step by step, after a warm-up; a
+ratio is the median of the ratios of each round. Peak memory is that of five steps in a separate
+process, Python and its libraries included.
 """
 
 import argparse
@@ -82,7 +82,9 @@ def measure(args, vocab_size: int) -> dict[str, dict[str, float]]:
 def make_step(
     args, vocab_size: int, name: str, folder: str
 ) -> tuple[Callable[[], None], Callable[[], float]]:
-    """Return a function that makes one training step, and one that counts the distinct candidates."""
+    """Return a function that makes one training step, and one that counts the distinct
+    candidates.
+    """
     torch.manual_seed(0)
     config = GPT2Config(
         vocab_size=vocab_size,

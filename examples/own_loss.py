@@ -24,14 +24,12 @@ class MarginTrainer(HeadlessTrainer):
         """Sum of the losses of the predictions of one pool: ``outputs`` ``(N, D)``, ``vectors``
         ``(U, D)`` of its tokens.
         """
-        scores = outputs @ vectors.T + part.pool.log_counts(
-            outputs.dtype
-        )  # (N, U): repeated targets count each time
+        # (N, U): repeated targets count each time.
+        scores = outputs @ vectors.T + part.pool.log_counts(outputs.dtype)
         rows = torch.arange(len(scores), device=scores.device)
         won = scores.argmax(-1) == part.target_index
-        self.window.add(
-            "targets_that_win", won.sum(), len(won)
-        )  # the mean since the last log, over all processes
+        # The mean since the last log, over all processes.
+        self.window.add("targets_that_win", won.sum(), len(won))
         lowered = scores.index_put(
             (rows, part.target_index), scores.new_tensor(-MARGIN), accumulate=True
         )

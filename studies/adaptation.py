@@ -83,9 +83,8 @@ def main() -> None:
             for objective, rate in itertools.product(args.objectives, args.rates)
         ]
         found = results(args, new, bases, grid)
-        ordered = sorted(
-            found, key=lambda row: -statistics.mean(row["new"])
-        )  # the best last, which stays
+        # The best last, which stays.
+        ordered = sorted(found, key=lambda row: -statistics.mean(row["new"]))
         best = {each["objective"]: each for each in ordered}
         for row in best.values():
             row["reached"] = EXACT in best and reaching(
@@ -165,9 +164,8 @@ def fine_tuned(args, row: dict, bases: dict[int, Path]) -> dict[str, list[float]
             *args.tasks,
         ]
         flags += ["--seeds", str(seed), *CPU_FINE_TUNING, *shlex.split(args.glue_flags)]
-        subprocess.run(
-            [sys.executable, "run_glue.py", *flags], check=True
-        )  # skips what is finished
+        # Skips what is finished.
+        subprocess.run([sys.executable, "run_glue.py", *flags], check=True)
         for name, score in of_tasks(read_runs(folder / "tasks")).items():
             found.setdefault(name, []).append(score)
     return found

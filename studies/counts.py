@@ -25,9 +25,8 @@ class CountsTrainer(HeadlessTrainer):
 
     def evaluation_prior(self) -> Tensor | None:
         log_q = super().evaluation_prior()
-        targets = self.all_token_counts().sum() / max(
-            1, self.state.global_step
-        )  # K, for steps of one pool
+        # K, for steps of one pool.
+        targets = self.all_token_counts().sum() / max(1, self.state.global_step)
         return None if log_q is None else log_expected_weight(log_q + targets.log(), self.exponent)
 
 

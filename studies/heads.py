@@ -46,10 +46,11 @@ from headless_trainer.scoring.score_store import folder_name, read_results
 PUBLISHED = Path(__file__).with_name("published_paper.json")
 ALONE = "E^T alone"
 FREE = "free head"
+# By --init of run_lm_head.py.
 TUNED = {
     "embeddings": "fine-tuned from E^T",
     "prior": "fine-tuned from the free head",
-}  # by --init of run_lm_head.py
+}
 FIGURES = {
     "eval_accuracy": "held-out accuracy",
     "eval_perplexity": "held-out perplexity",

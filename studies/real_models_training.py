@@ -1,13 +1,13 @@
 #!/usr/bin/env python
 """Train like run_pretrain.py, with what it has no flags for: an adapter of peft, and conversations.
 
-    python studies/real_models_training.py --lora_rank 16 --objective vanilla --train_file new.txt ...
-    python studies/real_models_training.py --chat --objective sampled_softmax --train_file chats.jsonl ...
+    python studies/real_models_training.py --lora_rank 16 --objective vanilla ...
+    python studies/real_models_training.py --chat --objective sampled_softmax ...
 
 All other flags are those of run_pretrain.py. With ``--lora_rank`` every linear layer but the head
 gets a low-rank adapter, which alone is trained and saved. With ``--chat`` each row of the files has
-a conversation in its column ``messages``, a list of objects with ``role`` and ``content``. It becomes
-one row of the model's chat template, of which only the assistant's answers are learned.
+a conversation in its column ``messages``, a list of objects with ``role`` and ``content``. It
+becomes one row of the model's chat template, of which only the assistant's answers are learned.
 """
 
 import logging
@@ -72,8 +72,8 @@ def check(args: HeadlessTrainingArguments, variant: VariantArguments) -> None:
     """Refuse what cannot be trained."""
     if variant.lora_rank and args.objective == "headless":
         raise ValueError(
-            f"lora_rank is {variant.lora_rank} but objective is 'headless', which trains the embedding: "
-            "choose vanilla or sampled_softmax."
+            f"lora_rank is {variant.lora_rank} but objective is 'headless', which trains the "
+            "embedding: choose vanilla or sampled_softmax."
         )
     if variant.chat and args.task != "clm":
         raise ValueError(f"chat is True but task is {args.task!r}: pass --task clm.")
@@ -103,7 +103,7 @@ def load_model(
     return get_peft_model(model, adapter)
 
 
-# Conversations ------------------------------------------------------------------------------
+# Conversations --------------------------------------------------------------------------------
 
 
 def chat_trainer(
@@ -112,7 +112,9 @@ def chat_trainer(
     args: HeadlessTrainingArguments,
     variant: VariantArguments,
 ) -> tuple[PretrainingTrainer, str | None]:
-    """Make the trainer of a run on conversations, and find the checkpoint to resume from, if any."""
+    """Make the trainer of a run on conversations, and find the checkpoint to resume
+    from, if any.
+    """
     log_lines.start_logging(args)
     alone_until_exit(args.output_dir)
     resume = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
@@ -139,11 +141,12 @@ def chat_trainer(
 
 
 def chat_rows(data_args: DataArguments, tokenizer: PreTrainedTokenizerBase) -> DatasetDict:
-    """Return the rows ``train`` and ``test`` of conversations, with ``input_ids`` and ``completion_mask``.
+    """Return the rows ``train`` and ``test`` of conversations, with ``input_ids`` and
+    ``completion_mask``.
 
     Raises:
-        ValueError: if the files have no column ``messages``, or no conversation has an answer within
-            ``max_seq_length``.
+        ValueError: if the files have no column ``messages``, or no conversation has an answer
+            within ``max_seq_length``.
     """
     conversations = load_dataset("json", data_files=data_args.train_file, split="train")
     if "messages" not in conversations.column_names:
@@ -160,8 +163,8 @@ def chat_rows(data_args: DataArguments, tokenizer: PreTrainedTokenizerBase) -> D
     logger.info("%d of %d conversations have an answer in reach", len(learned), len(rows))
     if len(learned) < 2:
         raise ValueError(
-            f"max_seq_length is {data_args.max_seq_length}, within which {len(learned)} conversations "
-            "have an answer: raise it."
+            f"max_seq_length is {data_args.max_seq_length}, within which {len(learned)} "
+            "conversations have an answer: raise it."
         )
     return learned.train_test_split(test_size=data_args.validation_split_percentage / 100, seed=0)
 

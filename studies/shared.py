@@ -183,10 +183,11 @@ def at_scale(args: argparse.Namespace, evaluations: int = 10, **cpu) -> argparse
         del settings["output_dir"], settings["objective"]  # recipes set these
     replaced = ["dataset_name", "text_column"] if args.train_file else []
     if args.vocab_size or "tokenizer_name" not in settings:
+        # The mask token is for a tokenizer that has none.
         replaced += [
             "tokenizer_name",
             "mask_token",
-        ]  # the mask token is for a tokenizer that has none
+        ]
     settings = {name: value for name, value in settings.items() if name not in replaced}
     if args.train_file:
         settings["train_file"] = args.train_file

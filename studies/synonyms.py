@@ -192,9 +192,8 @@ def contextual_cosines(
         sums = vectors.new_zeros(len(counts), vectors.shape[-1]).index_add_(
             0, found.of_word, vectors
         )
-        same = (sums.square().sum(-1) - counts) / (
-            counts * (counts - 1)
-        )  # without pairs of an occurrence with itself
+        # Without pairs of an occurrence with itself.
+        same = (sums.square().sum(-1) - counts) / (counts * (counts - 1))
         first, second = (sums / counts[:, None])[torch.tensor(both).T]
         result[f"{IN_CONTEXT} {layer}"] = paired(first, second) | {SAME: same.numpy()}
     return result

@@ -122,9 +122,8 @@ def stream_shares(trunk: PreTrainedModel, ids: Tensor) -> list[float]:
     read = []
     norm = [module for module in trunk.modules() if isinstance(module, nn.LayerNorm)][-1]
     handle = norm.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
-    streams = trunk(input_ids=ids, output_hidden_states=True).hidden_states[
-        :-1
-    ]  # the last one has passed the norm
+    # The last one has passed the norm.
+    streams = trunk(input_ids=ids, output_hidden_states=True).hidden_states[:-1]
     handle.remove()
     streams = [*streams, read[0]]
     added = [

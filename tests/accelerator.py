@@ -54,9 +54,8 @@ def run(func, args, kwargs):
 def _on_cpu(value):
     if isinstance(value, OnDevice):
         return value.values
-    if (
-        isinstance(value, torch.Tensor) and value.device == DEVICE
-    ):  # made where no mode sees it, as an empty cache is
+    # Made where no mode sees it, as an empty cache is.
+    if isinstance(value, torch.Tensor) and value.device == DEVICE:
         assert value.numel() == 0, "a tensor without numbers"
         return torch.empty_like(value, device="cpu")
     return value

@@ -338,9 +338,8 @@ def assert_gradients(
     assert got.keys() == want.keys() and len(want) > 10
     largest = max(gradient.abs().max() for gradient in want.values())
     for name, gradient in want.items():
-        scale = (
-            gradient.abs().max().clamp(min=1e-3 * largest)
-        )  # that of a key's bias is rounding alone
+        # That of a key's bias is rounding alone.
+        scale = gradient.abs().max().clamp(min=1e-3 * largest)
         assert (got[name].to_dense() - gradient).abs().max() <= tolerance * scale, name
 
 

@@ -18,9 +18,8 @@ os.environ["OMP_NUM_THREADS"] = (
     "1"  # one worker of pytest-xdist for each core already keeps the cores busy
 )
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-os.environ.setdefault(
-    "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-)  # runs that are to be bit-identical on a GPU
+# Runs that are to be bit-identical on a GPU.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 # Compiled modules are kept also where the environment says not to: each worker would compile all
 # tests again, for 5 s.
@@ -279,4 +278,5 @@ def hub(tmp_path, monkeypatch):
         for pushes in made:
             pushes.stop()
     for pushes in made:
-        pushes._api._thread_pool.shutdown()  # those that the server left without an answer have ended by now
+        # Those that the server left without an answer have ended by now.
+        pushes._api._thread_pool.shutdown()

@@ -81,9 +81,8 @@ def share(recipe: dict, baseline: dict, axis: str = "tokens") -> float:
     """Percent of a baseline's tokens or seconds after which the mean curve of a recipe is as good
     as the baseline's end.
     """
-    gains = [
-        -loss for loss in mean_curve(recipe, "eval_cross_entropy")
-    ]  # np.interp reads rising curves
+    # np.interp reads rising curves.
+    gains = [-loss for loss in mean_curve(recipe, "eval_cross_entropy")]
     reached = np.interp(
         -np.log(baseline["perplexity"]).mean(), gains, mean_curve(recipe, "tokens_seen")
     )

@@ -138,7 +138,9 @@ def scored(model: str, args) -> dict[tuple[str, str], SimpleNamespace]:
 
 
 def naive_scores(model, tokenizer, context: str, target: str) -> tuple[float, bool]:
-    """Log-likelihood of a target after its context, and whether each of its tokens is the most likely one."""
+    """Log-likelihood of a target after its context, and whether each of its tokens is the most
+    likely one.
+    """
     context_ids = tokenizer(context).input_ids
     ids = context_ids + tokenizer(context + target).input_ids[len(context_ids) :]
     with torch.no_grad():

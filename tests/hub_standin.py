@@ -94,11 +94,12 @@ class StandIn:
         return 200, {"errors": [], "warnings": []}
 
     def preupload(self, asked: bytes, repo: str, revision: str):
+        # All in the commit, no large files.
         regular = {
             "uploadMode": "regular",
             "shouldIgnore": False,
             "oid": None,
-        }  # all in the commit, no large files
+        }
         return 200, {
             "files": [{"path": file["path"], **regular} for file in json.loads(asked)["files"]]
         }

@@ -34,9 +34,8 @@ def forks() -> str:
 
     Imports are most of the time of a process that trains a tiny model.
     """
-    forkserver.set_forkserver_preload(
-        ["headless_trainer.cli.training", "builders", "deepspeed"]
-    )  # where there is one
+    # Where there is one.
+    forkserver.set_forkserver_preload(["headless_trainer.cli.training", "builders", "deepspeed"])
     with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):
         forkserver.ensure_running()
     return "forkserver"
@@ -46,9 +45,8 @@ def _enter(
     rank: int, port: int, processes: int, environment: dict, function: Callable, arguments: tuple
 ) -> None:
     gc.freeze()  # `Trainer` asks for a collection of garbage, and modules are none
-    torch.multiprocessing.set_start_method(
-        None, force=True
-    )  # workers of a DataLoader start as they do elsewhere
+    # Workers of a DataLoader start as they do elsewhere.
+    torch.multiprocessing.set_start_method(None, force=True)
     os.environ.update(environment)
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(processes),

@@ -53,9 +53,8 @@ def hidden_states(folder, sentence) -> np.ndarray:
 
 def test_auto_model_finds_every_weight_of_the_trunk(trunk):
     model, report = AutoModel.from_pretrained(trunk, output_loading_info=True)
-    pooler = {
-        name for name in report["missing_keys"] if name.startswith("pooler.")
-    }  # which no objective trains
+    # Which no objective trains.
+    pooler = {name for name in report["missing_keys"] if name.startswith("pooler.")}
     assert not (
         set(report["missing_keys"]) - pooler
         or report["unexpected_keys"]
@@ -89,9 +88,8 @@ def test_text_generation_pipeline(checkpoints):
 def test_sentence_transformer_with_mean_pooling(checkpoints):
     sentence_transformers = pytest.importorskip("sentence_transformers")
     model = sentence_transformers.SentenceTransformer(str(checkpoints / "encoder"), device="cpu")
-    for sentence, vector in zip(
-        SENTENCES, model.encode(SENTENCES), strict=True
-    ):  # of different lengths
+    # Of different lengths.
+    for sentence, vector in zip(SENTENCES, model.encode(SENTENCES), strict=True):
         # Without a configuration of its own it takes the mean over tokens.
         np.testing.assert_allclose(
             vector, hidden_states(checkpoints / "encoder", sentence).mean(axis=0), atol=1e-5
@@ -140,9 +138,8 @@ def test_lora_adapter_on_the_trunk(checkpoints, tmp_path, kind):
     model = peft.get_peft_model(base, config)
     losses = train_adapter(model, inputs)
     assert losses[-1] < 0.9 * losses[0]
-    assert torch.equal(
-        model.get_input_embeddings().weight, embedding
-    )  # the trunk stays as it was pretrained
+    # The trunk stays as it was pretrained.
+    assert torch.equal(model.get_input_embeddings().weight, embedding)
     model.eval().save_pretrained(tmp_path)
     torch.manual_seed(0)
     again = peft.PeftModel.from_pretrained(auto.from_pretrained(folder), tmp_path).eval()

@@ -64,9 +64,8 @@ def options(script: str) -> set[str]:
         text = "".join(re.findall(r"^  -.*$", shown.getvalue(), re.MULTILINE))
     else:
         text = path.read_text(encoding="utf-8")
-        if (
-            "import shared" in text or "from shared import" in text
-        ):  # flags that studies have in common
+        # Flags that studies have in common.
+        if "import shared" in text or "from shared import" in text:
             text += (ROOT / "studies" / "shared.py").read_text(encoding="utf-8")
     return set(re.findall(r"--([a-z_]+)", text))
 

@@ -92,9 +92,8 @@ def _read_table(path: str, columns: FileArguments) -> pd.DataFrame:
             f"{path!r} has no column {sorted(missing)}, only {list(frame.columns)}: name the "
             "column."
         )
-    if suffix == ".csv" and not isinstance(
-        frame.index, pd.RangeIndex
-    ):  # pandas shifts the columns to make one
+    # Pandas shifts the columns to make one.
+    if suffix == ".csv" and not isinstance(frame.index, pd.RangeIndex):
         raise ValueError(
             f"{path!r} has more values in a row than names of columns: name all columns."
         )

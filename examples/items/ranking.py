@@ -23,9 +23,8 @@ def outputs(trunk, histories: Sequence[np.ndarray]) -> Tensor:
     length = trunk.config.n_positions
     recent = [torch.as_tensor(ids[-length:]) for ids in histories]
     last = torch.tensor([len(ids) - 1 for ids in recent], device=trunk.device)
-    inputs = pad_sequence(recent, batch_first=True).to(
-        trunk.device
-    )  # a decoder does not see what comes after
+    # A decoder does not see what comes after.
+    inputs = pad_sequence(recent, batch_first=True).to(trunk.device)
     positions = torch.arange(inputs.shape[1], device=trunk.device) + (length - 1 - last)[:, None]
     positions = positions.clamp(max=length - 1)  # those of padding
     hidden = trunk(input_ids=inputs, position_ids=positions, use_cache=False).last_hidden_state

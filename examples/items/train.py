@@ -233,9 +233,8 @@ def main(argv: list[str] | None = None) -> None:
         trainer.add_callback(Patience())
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     if trainer.signal.stopped:
-        sys.exit(
-            trainer.signal.exit_code
-        )  # with a checkpoint: --resume_from_checkpoint last goes on
+        # With a checkpoint: --resume_from_checkpoint last goes on.
+        sys.exit(trainer.signal.exit_code)
     trainer.save_model()
     trainer.save_state()
     save_results(trainer, items, validation, test)

@@ -114,7 +114,7 @@ def _checked_columns(columns: list[str] | None, known: Iterable[str]) -> list[st
     return columns or known
 
 
-# Parquet and Arrow -----------------------------------------------------------------------------
+# Parquet and Arrow ----------------------------------------------------------------------------
 
 
 def _parquet_file(path: str | os.PathLike, file: io.BufferedReader) -> parquet.ParquetFile:
@@ -154,7 +154,7 @@ def _arrow_tables(
             yield table.slice(start, rows)
 
 
-# Cells -----------------------------------------------------------------------------------------
+# Cells ----------------------------------------------------------------------------------------
 
 
 def _cell_tables(
@@ -237,7 +237,7 @@ def _check_number_of_cells(
     )
 
 
-# JSON ------------------------------------------------------------------------------------------
+# JSON -----------------------------------------------------------------------------------------
 
 
 def _json_tables(

@@ -45,7 +45,7 @@ _BYTES_EXPLAINED = 10_000_000  # that are read again to explain a fault
 _CUT_OFF = ("unexpected end of data", "truncated data")  # reasons of a `UnicodeDecodeError`
 
 
-# Names -----------------------------------------------------------------------------------------
+# Names ----------------------------------------------------------------------------------------
 
 
 def expand(argument: str, names: Iterable[str]) -> list[Path]:
@@ -157,7 +157,7 @@ def cache_of(dataset_name: str, config: str | None, cache_dir: str | None) -> st
     return os.path.join(cache_dir or datasets.config.HF_DATASETS_CACHE, f"folder-{key}")
 
 
-# Contents --------------------------------------------------------------------------------------
+# Contents -------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Pack documents into rows of token ids.
 
-Everything here works on whole arrays: a Python object per token would cost more than the tokenization itself.
+Everything here works on whole arrays: a Python object per token would cost more than the
+tokenization itself.
 """
 
 import bisect
@@ -64,29 +65,34 @@ def tokenize_and_pack(
     overwrite_cache: bool = False,
     cache_dir: str | None = None,
 ) -> Dataset | IterableDataset:
-    """Encode documents (see `DocumentEncoder`), join them, and cut the result into rows of ``max_seq_length`` tokens.
+    """Encode documents (see `DocumentEncoder`), join them, and cut the result into rows of
+    ``max_seq_length`` tokens.
 
-    Rows are cached on disk for later calls with the same texts, tokenizer and settings. A stream is encoded while it is read,
-    once and in order; use `PackedStream` for training.
+    Rows are cached on disk for later calls with the same texts, tokenizer and settings. A stream is
+    encoded while it is read, once and in order; use `PackedStream` for training.
 
     Args:
         texts: documents in the column "text".
-        line_by_line: put one document into a row, cut to ``max_seq_length`` tokens but with its closing token if it has one.
-        share_rows: with line_by_line, put as many whole documents into a row as fit (see `shared_rows`), for a model that keeps
-            them apart.
+        line_by_line: put one document into a row, cut to ``max_seq_length`` tokens but with its
+            closing token if it has one.
+        share_rows: with line_by_line, put as many whole documents into a row as fit (see
+            `shared_rows`), for a model that keeps them apart.
         num_proc: number of encoding processes, one per processor by default.
         overwrite_cache: encode again even if the rows are cached.
         cache_dir: folder of the cached rows, by default next to the texts.
 
     Returns:
-        Rows with the single column "input_ids", int32 ``(max_seq_length,)``, or shorter ones line by line.
+        Rows with the single column "input_ids", int32 ``(max_seq_length,)``, or shorter ones line
+        by line.
 
     Raises:
-        ValueError: if the texts have fewer tokens than one row, or documents without an end token would share rows.
+        ValueError: if the texts have fewer tokens than one row, or documents without an end token
+            would share rows.
     """
     if share_rows and not DocumentEncoder(tokenizer).ends_documents:
         raise ValueError(
-            "isolate_documents is True with line_by_line but the tokenizer has no end-of-text token."
+            "isolate_documents is True with line_by_line but the tokenizer has no end-of-text "
+            "token."
         )
     settings = {
         "max_seq_length": max_seq_length,
@@ -176,8 +182,8 @@ def _rows(
             yield ids[:whole], np.arange(0, whole + 1, max_seq_length, dtype=np.int32)
     if tokens < max_seq_length:
         raise ValueError(
-            f"max_seq_length is {max_seq_length} but the texts have only {tokens} tokens, less than "
-            "one row. Add text, lower --max_seq_length, or use --line_by_line."
+            f"max_seq_length is {max_seq_length} but the texts have only {tokens} tokens, less "
+            "than one row. Add text, lower --max_seq_length, or use --line_by_line."
         )
 
 
@@ -308,9 +314,11 @@ def _encode_range(texts: Dataset, encode: DocumentEncoder, places: tuple[int, in
 def check_token_ids(
     rows: Dataset | IterableDataset, num_embeddings: int, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Refuse ids without a row in the embedding, and a tokenizer that knows less than half of the tokens.
+    """Refuse ids without a row in the embedding, and a tokenizer that knows less than half of the
+    tokens.
 
-    Warn if more than one token in a hundred is unknown. For a stream, check the tokenizer and the first rows.
+    Warn if more than one token in a hundred is unknown. For a stream, check the tokenizer and the
+    first rows.
     """
     if isinstance(rows, Dataset):
         largest, arrays = (
@@ -337,8 +345,9 @@ def check_token_ids(
     share = unknown / max(1, tokens + unknown)
     if share > FEW_UNKNOWN:
         said = (
-            f"{share:.1%} of the tokens are unknown to the tokenizer ({tokenizer.unk_token}), so the model cannot learn "
-            "them. Use a tokenizer that fits the texts, or train one on them, with a larger vocabulary."
+            f"{share:.1%} of the tokens are unknown to the tokenizer ({tokenizer.unk_token}), so "
+            "the model cannot learn them. Use a tokenizer that fits the texts, or train one on "
+            "them, with a larger vocabulary."
         )
         if share > MOST_UNKNOWN:
             raise ValueError(said)
@@ -352,10 +361,11 @@ def target_counts(
     tokenizer: PreTrainedTokenizerBase,
     isolate: bool = False,
 ) -> torch.Tensor:
-    """Count how often `TargetMaker` could predict each id in rows with these columns, ``(V,)`` int64.
+    """Count how often `TargetMaker` could predict each id in rows with these columns, ``(V,)``
+    int64.
 
-    For ``mlm``, any token except special ones can be a target; for ``clm``, any except the first of a row or, with
-    ``isolate``, of each document.
+    For ``mlm``, any token except special ones can be a target; for ``clm``, any except the first of
+    a row or, with ``isolate``, of each document.
     """
     counts = np.zeros(num_embeddings, dtype=np.int64)
     ends = (
@@ -424,7 +434,9 @@ def _list_lengths(column: pa.Array) -> np.ndarray:
 
 
 def first_rows(dataset: Dataset | IterableDataset, count: int | None) -> Dataset | IterableDataset:
-    """Return the first ``count`` rows of a dataset or stream; all rows if ``count`` is None or larger."""
+    """Return the first ``count`` rows of a dataset or stream; all rows if ``count`` is None or
+    larger.
+    """
     if count is None:
         return dataset
     # datasets 4.5 refuses to take more rows than there are

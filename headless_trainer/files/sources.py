@@ -33,8 +33,8 @@ def source(argument: str, name: str, *, model: bool = True) -> Iterator[None]:
         pointer = git_lfs.pointer_in_model(folder)
         if pointer is not None:
             raise ValueError(
-                f"{named} cannot be loaded: {pointer.name} is a Git LFS pointer in place of the file, "
-                f"{git_lfs.REMEDY}."
+                f"{named} cannot be loaded: {pointer.name} is a Git LFS pointer in place of the "
+                f"file, {git_lfs.REMEDY}."
             )
     try:
         yield

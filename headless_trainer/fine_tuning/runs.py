@@ -240,7 +240,7 @@ class EpochScorer(TrainerCallback):
         )
 
 
-# Models that are kept ------------------------------------------------------------------------
+# Models that are kept -------------------------------------------------------------------------
 
 
 def keep_model(run: Run, result: dict) -> Path | None:

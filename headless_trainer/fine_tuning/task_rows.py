@@ -31,7 +31,7 @@ LABELS_SHOWN = 20  # in a message
 TEXTS = pa.list_(pa.list_(pa.string()))  # candidates, each of one or two segments
 
 
-# Where rows are ------------------------------------------------------------------------------
+# Where rows are -------------------------------------------------------------------------------
 
 
 def read_part(arguments: GlueArguments, part: str) -> tuple[pa.Table, str]:
@@ -139,7 +139,7 @@ def is_text(column_type: pa.DataType) -> bool:
     return pa.types.is_string(column_type) or pa.types.is_large_string(column_type)
 
 
-# Rows ----------------------------------------------------------------------------------------
+# Rows -----------------------------------------------------------------------------------------
 
 
 def load_task(
@@ -216,7 +216,7 @@ def rows_hash(task: Task, *parts: datasets.Dataset) -> str:
     return digest.hexdigest()
 
 
-# Texts ---------------------------------------------------------------------------------------
+# Texts ----------------------------------------------------------------------------------------
 
 
 def to_texts(task: Task, table: pa.Table, where: str) -> list[list[list[str]]]:
@@ -281,7 +281,7 @@ def _sentences(premise: str, first: str, second: str, question: str) -> list[lis
     return candidates
 
 
-# Labels --------------------------------------------------------------------------------------
+# Labels ---------------------------------------------------------------------------------------
 
 
 def label_values(column: pa.ChunkedArray) -> list:

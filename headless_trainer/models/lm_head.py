@@ -104,9 +104,9 @@ def attach_lm_head(
     if init == "prior" and (token_counts is None or len(token_counts) != vocab_size):
         described = "is None" if token_counts is None else f"has {len(token_counts)} entries"
         raise ValueError(
-            f"init is 'prior' but token_counts {described} and the embedding has {vocab_size} rows: "
-            "pass the folder that the checkpoint was saved in, which holds its counts, or use "
-            "init 'embeddings'."
+            f"init is 'prior' but token_counts {described} and the embedding has {vocab_size} "
+            "rows: pass the folder that the checkpoint was saved in, which holds its counts, or "
+            "use init 'embeddings'."
         )
     model = _language_model(trunk)
     head = find_projection(model)

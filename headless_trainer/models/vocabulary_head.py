@@ -51,9 +51,11 @@ class VocabularyHead:
         self._compute: Compute | None = None
 
     def attach(self, args: Any) -> None:
-        """Make the model project only predicted positions, freeze a scaled layer, and part its biases.
+        """Make the model project only predicted positions, freeze a scaled layer, and part its
+        biases.
 
-        BERT's kin have the bias of an untied head twice, of which transformers saves or resizes one.
+        BERT's kin have the bias of an untied head twice, of which transformers saves or resizes
+        one.
         """
         bias = self.projection.bias
         if bias is not None and not getattr(self.model.config, "tie_word_embeddings", False):

@@ -96,9 +96,8 @@ def mean_difference(first: Sequence[float], second: Sequence[float]) -> tuple[fl
     middle = float(differences.mean())
     discordant = _mcnemar(np.asarray(first), np.asarray(second))
     if discordant is not None:
-        share_of_first = np.array(
-            discordant.proportion_ci(LEVEL)
-        )  # (2,): its lower and upper bound
+        # (2,): its lower and upper bound.
+        share_of_first = np.array(discordant.proportion_ci(LEVEL))
         bounds = discordant.n / len(differences) * (2 * share_of_first - 1)
         return middle, float(bounds[0]), float(bounds[1])
     quantile = stats.t.ppf((1 + LEVEL) / 2, len(differences) - 1)

@@ -232,6 +232,6 @@ def lost_processes_named() -> Iterator[None]:
         raise ConnectionError(
             f"Process {torch.distributed.get_rank()} (counted from 0) has lost the connection to "
             "another process, which has ended or did not answer for --ddp_timeout seconds: its "
-            f"last messages say why. The connection error: {reason}. To resume, start all processes "
-            "again with --resume_from_checkpoint auto."
+            f"last messages say why. The connection error: {reason}. To resume, start all "
+            "processes again with --resume_from_checkpoint auto."
         ) from error

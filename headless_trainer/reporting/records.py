@@ -21,7 +21,8 @@ AXES = {TOKENS: "tokens", SECONDS: "training time"}
 
 @dataclass
 class TrainingRun:
-    """One training: a row for each log (`reporting.curves.curves`), settings, and totals at its end.
+    """One training: a row for each log (`reporting.curves.curves`), settings, and totals at its
+    end.
 
     ``settings`` are, by name, the arguments with plain values, those of the data as ``data: ``, the
     model's configuration as ``model: ``, and a fingerprint of the ``tokenizer``'s vocabulary.

@@ -93,7 +93,7 @@ def write_run_report(runs: Sequence[str], output_dir: str | Path) -> list[str]:
     return sentences
 
 
-# Tables --------------------------------------------------------------------------------------
+# Tables ---------------------------------------------------------------------------------------
 
 
 def _held_out_table(axis: str, position: float, rankings: Rankings) -> dict:
@@ -217,7 +217,7 @@ def _settings_rows(configurations: Configurations) -> list[list[str]]:
     return rows
 
 
-# Pictures ------------------------------------------------------------------------------------
+# Pictures -------------------------------------------------------------------------------------
 
 
 def _picture(

@@ -15,12 +15,10 @@ from .score_store import metric_label, read_results, score_rows
 ARROWS = {True: " ↑", False: " ↓", None: ""}
 # Below the table, where the names of the two models are filled in.
 NOTES = (
-    "\n\nA: {}; B: {}.\n"
-    "† better by a two-sided test, paired by documents (p < 0.05): a t-test, or McNemar's for right "
-    "and wrong answers.\n"
-    "†† also after Holm's correction over all tests of the table (p in brackets).\n"
-    "A - B: mean difference between documents and its 95 % interval, by the same test; for a "
-    "perplexity that of\nlog-likelihoods."
+    "\n\nA: {}; B: {}.\n† better by a two-sided test, paired by documents (p < 0.05): a t-test, "
+    "or McNemar's for right and wrong answers.\n†† also after Holm's correction over all tests of "
+    "the table (p in brackets).\nA - B: mean difference between documents and its 95 % interval, "
+    "by the same test; for a perplexity that of\nlog-likelihoods."
 )
 
 

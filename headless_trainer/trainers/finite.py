@@ -75,8 +75,10 @@ class FiniteCheck:
         elif accelerator.scaler is not None and step % 50 == 0 and not whole.isfinite():
             scale = accelerator.scaler.get_scale()
             if scale < 1.0:
-                what = f"The norm of the gradient is {float(whole)} at step {step} although the fp16 loss scale has fallen to"
-                raise self.diverged(f"{what} {scale:g}")
+                raise self.diverged(
+                    f"The norm of the gradient is {float(whole)} at step {step} although the fp16 "
+                    f"loss scale has fallen to {scale:g}"
+                )
         return grad_norm
 
     def read_all(self) -> None:
@@ -112,6 +114,9 @@ class FiniteCheck:
                 if last
                 else "There is no earlier checkpoint"
             )
-            resume = "Resume with a lower max_grad_norm, or start anew with a lower learning_rate or more warmup_steps"
+            resume = (
+                "Resume with a lower max_grad_norm, or start anew with a lower learning_rate or more "
+                "warmup_steps"
+            )
             advice = f"{kept}. {resume if last else advice}"
         return FloatingPointError(f"{what}, so the run stops. {advice}.")

@@ -3,11 +3,10 @@
 `HeadlessTrainer.compute_loss` computes the loss. step.py turns the batches of a step into
 candidates, and models/candidate_head.py scores them.
 
-To change the weights of candidates, override ``log_weights``. To change the loss over them, override
-``pool_loss``; ``log_step`` (the floor) and ``evaluation_scores`` then no longer match it. To change
-the negatives, override ``candidates_of_step``; to change the scores, set ``head_class``. To log a
-number, call
-``self.window.add(name, value)``; add a row to measures.py to show it.
+To change the weights of candidates, override ``log_weights``. To change the loss over them,
+override ``pool_loss``; ``log_step`` (the floor) and ``evaluation_scores`` then no longer match it.
+To change the negatives, override ``candidates_of_step``; to change the scores, set ``head_class``.
+To log a number, call ``self.window.add(name, value)``; add a row to measures.py to show it.
 
 Letters used in shapes: K predicted positions, U distinct candidates, D width, V vocabulary size.
 """

@@ -1,8 +1,8 @@
 """What a model predicts on average: the distribution that sampled softmax draws candidates from.
 
-The targets of a step tell which tokens the new texts need. Draws from the mean prediction tell which
-ones the model would waste probability on, and these are the candidates that the gradient of the
-exact softmax pushes down most.
+The targets of a step tell which tokens the new texts need. Draws from the mean prediction tell
+which ones the model would waste probability on, and these are the candidates that the gradient of
+the exact softmax pushes down most.
 
 Letters used in shapes: K predicted positions, U distinct candidates, M draws, D width, V vocabulary
 size.
@@ -33,7 +33,8 @@ class MeanPrediction:
 
     Args:
         vocab_size: V.
-        sum_over_processes: sums a tensor over all processes, each of which calls `renew` equally often.
+        sum_over_processes: sums a tensor over all processes, each of which calls `renew` equally
+            often.
 
     Attributes:
         probabilities: ``(V,)`` float64 on the host; uniform before the first measurement.
@@ -52,7 +53,8 @@ class MeanPrediction:
     def observe(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None
     ) -> None:
-        """Add the predictions of a forward to the coming measurement, without waiting for the device.
+        """Add the predictions of a forward to the coming measurement, without waiting for the
+        device.
 
         Args:
             hidden: ``(K, D)`` inputs of the projection at the predicted positions.
@@ -100,7 +102,7 @@ class MeanPrediction:
         """Draw ``(amount,)`` int64 tokens from `proposal`, with replacement."""
         return self._distribution.draw(amount, generator)
 
-    # Checkpoints ----------------------------------------------------------------------------
+    # Checkpoints ------------------------------------------------------------------------------
 
     def save(self, checkpoint: Path) -> None:
         """Write the average into a checkpoint, on the first process."""

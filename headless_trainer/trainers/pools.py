@@ -148,7 +148,7 @@ class CandidatePools:
             return pool
         return pool.with_targets(self.earlier.top_up(missing, step))
 
-    # Checkpoints ----------------------------------------------------------------------------
+    # Checkpoints ------------------------------------------------------------------------------
 
     def save(self, checkpoint: Path) -> None:
         """Write what this process needs to resume into a checkpoint. All processes must call it."""

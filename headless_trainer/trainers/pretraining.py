@@ -98,9 +98,17 @@ logger = logging.getLogger(__name__)
 # Private methods overridden below, because transformers has no event there.
 # tests/library_contract.py gives the reasons.
 PRIVATE_OVERRIDES = (
-    "_save_checkpoint", "_get_output_dir", "_push_from_checkpoint", "_clip_grad_norm", "_get_grad_norm", "_get_dataloader",
-    "_get_train_sampler", "_load_from_checkpoint", "_load_best_model", "_determine_best_metric",
-)  # fmt: skip
+    "_save_checkpoint",
+    "_get_output_dir",
+    "_push_from_checkpoint",
+    "_clip_grad_norm",
+    "_get_grad_norm",
+    "_get_dataloader",
+    "_get_train_sampler",
+    "_load_from_checkpoint",
+    "_load_best_model",
+    "_determine_best_metric",
+)
 
 
 def check_trainable(
@@ -140,8 +148,8 @@ class PretrainingTrainer(Trainer):
     Hub cannot stop training.
 
     Args:
-        hub_arguments: ``revision``, ``token`` and the like of the repository that the model came from,
-            to read the token counts beside it.
+        hub_arguments: ``revision``, ``token`` and the like of the repository that the model came
+            from, to read the token counts beside it.
 
     Attributes:
         head: scores tokens; a `CandidateHead` or a `VocabularyHead`.
@@ -263,7 +271,8 @@ class PretrainingTrainer(Trainer):
         return self.pools(targets, self.state.global_step, remember=self.is_in_train)
 
     def log_weights(self, part: Candidates, dtype: torch.dtype) -> Tensor:
-        """Return the logarithms of the candidates' weights in the loss: by default those of the pool.
+        """Return the logarithms of the candidates' weights in the loss: by default those of the
+        pool.
 
         Returns:
             ``(U,)``, or ``(N, U)`` for weights that differ between predictions, whose rows and
@@ -372,7 +381,9 @@ class PretrainingTrainer(Trainer):
     def _next_batches(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> list[dict]:
-        """Read the batches of a step; if a process cannot, let all end the run with a checkpoint."""
+        """Read the batches of a step; if a process cannot, let all end the run with a
+        checkpoint.
+        """
         batches: list[dict] = []
         fault: Exception | None = None
         try:

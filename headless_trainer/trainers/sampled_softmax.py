@@ -36,8 +36,8 @@ from .step import Candidates, Step
 DRAWN = 4096
 MLM_SHARE = 0.125
 LARGEST_SHARE = 0.25
-# Default number of targets up to which a pool is topped up, as a share of the vocabulary: 16,384 with
-# the 262,144 tokens of Gemma 3.
+# Default number of targets up to which a pool is topped up, as a share of the vocabulary: 16,384
+# with the 262,144 tokens of Gemma 3.
 TARGETS_SHARE = 1 / 16
 EXACT_EVERY = 8  # default number of steps from one exact step to the next
 # The probability of tokens that are never targets, and its largest growth without a warning.

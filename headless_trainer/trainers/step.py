@@ -113,7 +113,9 @@ def count_tokens(batch: dict[str, Tensor]) -> int:
 
 
 def padding_of(batch: dict[str, Tensor]) -> Tensor | None:
-    """Return which positions of a batch are padding, as its attention mask says; None without one."""
+    """Return which positions of a batch are padding, as its attention mask says; None
+    without one.
+    """
     if "attention_mask" not in batch:
         return None
     return batch["attention_mask"] == 0

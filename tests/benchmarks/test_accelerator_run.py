@@ -114,12 +114,11 @@ def test_its_run_on_a_cpu(tmp_path):
     assert ended.returncode == 0, ended.stdout + ended.stderr
     parts = report["parts"]
     assert list(parts) == ["parity", "loss", "steps"]
+    # A slow machine may take a part's time before it is done, never make it fail.
     for (
         name,
         part,
-    ) in (
-        parts.items()
-    ):  # a slow machine may take a part's time before it is done, never make it fail
+    ) in parts.items():
         assert part["status"] != "failed" and not part["failures"] and not part["left_out"], (
             name,
             part["failures"],

@@ -1,4 +1,6 @@
-"""What a device must compute, through the loss, the masks and the trainer: the checks of benchmarks/parity.py."""
+"""What a device must compute, through the loss, the masks and the trainer: the checks of
+benchmarks/parity.py.
+"""
 
 import parity
 import pytest
@@ -14,7 +16,9 @@ def test_a_device_computes_what_it_should(check, device):
 
 
 def test_what_is_wrong_is_above_its_bound(monkeypatch):
-    """A loss whose gradient is a thousandth too long, and a mask of which one device has another bit."""
+    """A loss whose gradient is a thousandth too long, and a mask of which one device has another
+    bit.
+    """
     right, seeds = parity.contrastive, parity.content_seeds
     monkeypatch.setattr(
         parity, "contrastive", lambda *inputs, backend: 1.001 * right(*inputs, backend=backend)

@@ -8,9 +8,8 @@ import pools
 def test_every_pool_is_measured_beside_the_exact_softmax(capsys, monkeypatch):
     # A process of its own for each peak would take most of the test's time.
     monkeypatch.setattr(pools, "in_a_process", lambda function, *arguments: function(*arguments))
-    args = Namespace(
-        pool_size=[64, 200], batch_size=2, length=16, width=32, layers=1, repeats=1
-    )  # 30 targets in a batch
+    # 30 targets in a batch.
+    args = Namespace(pool_size=[64, 200], batch_size=2, length=16, width=32, layers=1, repeats=1)
     figures = pools.measure(args, vocab_size=300)
     assert list(figures) == ["exact softmax", "the batch", "64 targets", "200 targets"]
     distinct = [row["distinct candidates"] for row in figures.values()]

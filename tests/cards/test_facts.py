@@ -22,12 +22,13 @@ def test_the_commit_is_that_of_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert card_facts.commit() is None
     (tmp_path / "a").write_text("1")
+    # A tag does not take the commit's place.
     for arguments in (
         "init -q",
         "add a",
         "commit -qm one",
         "tag -a v1 -m a",
-    ):  # a tag does not take the commit's place
+    ):
         git(*arguments.split())
     (tmp_path / "untracked").write_text("1")
     assert re.fullmatch("[0-9a-f]{40}", card_facts.commit()) and card_facts.commit() == git(

@@ -217,9 +217,8 @@ def test_a_part_of_a_set_is_no_result_and_a_part_of_the_training_is_named():
     cut = glue_results(
         [glue_run("cola", 0, 0.3, settings={"max_train_samples": 100, "validation_split": "test"})]
     )[0]
-    assert (
-        ", 100 training rows" in cut.metric_name and cut.dataset_split == "test"
-    )  # beside the figure of all rows
+    # Beside the figure of all rows.
+    assert ", 100 training rows" in cut.metric_name and cut.dataset_split == "test"
 
 
 @pytest.fixture(scope="module")
@@ -241,11 +240,12 @@ def grid(tmp_path_factory, trunk, text_lines) -> SimpleNamespace:
 
 def test_a_grid_adds_its_scores_to_the_card_of_its_model(grid):
     results = {result.dataset_name: result for result in read_card(grid.model).data.eval_results}
+    # A correlation may be nan.
     assert {*results} - {"GLUE STS-B"} == {
         "GLUE COLA",
         "SuperGLUE COPA",
         "SuperGLUE WiC",
-    }  # a correlation may be nan
+    }
     files = [json.loads((grid.runs / "cola" / f"seed_{seed}.json").read_text()) for seed in (0, 1)]
     mean = sum(run["score"] for run in files) / 2
     assert results["GLUE COLA"].metric_value == pytest.approx(mean, rel=1e-5)

@@ -1,4 +1,6 @@
-"""What a run survives, and how it ends where it cannot: damaged checkpoints, full disks, numbers that are not finite."""
+"""What a run survives, and how it ends where it cannot: damaged checkpoints, full disks, numbers
+that are not finite.
+"""
 
 import errno
 import os
@@ -57,9 +59,8 @@ class TestDamage:
         )
         assert [log["step"] for log in run.state.log_history if "loss" in log] == [1, 2, 3, 4, 5, 6]
         assert_equal(weights(tmp_path / "checkpoint-6"), want)
-        assert all(
-            find_fault(tmp_path / f"checkpoint-{step}") is None for step in (2, 4, 6)
-        )  # replaced
+        # Replaced.
+        assert all(find_fault(tmp_path / f"checkpoint-{step}") is None for step in (2, 4, 6))
 
     def test_going_back_is_refused_where_last_would_take_a_later_one(self, tmp_path):
         trainer(tmp_path).train()
@@ -72,9 +73,8 @@ class TestDamage:
         for step in (4, 6):
             flip(tmp_path / f"checkpoint-{step}" / "optimizer.pt")
         trainer(tmp_path, save_total_limit=1, max_steps=3).train(resume_from_checkpoint=back)
-        assert [path.name for path in tmp_path.iterdir()] == [
-            "checkpoint-3"
-        ]  # it outlives damaged ones
+        # It outlives damaged ones.
+        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-3"]
 
     def test_a_renamed_run_keeps_its_best_checkpoint(self, tmp_path, caplog):
         settings = {
@@ -108,9 +108,8 @@ class TestDamage:
             "load_best_model_at_end": True,
             "save_total_limit": 1,
         }
-        run = trainer(
-            tmp_path, eval_full_vocabulary=False, greater_is_better=True, **settings
-        )  # the first is the best
+        # The first is the best.
+        run = trainer(tmp_path, eval_full_vocabulary=False, greater_is_better=True, **settings)
         run.train()
         assert run.state.best_model_checkpoint == str(tmp_path / "checkpoint-2")
         assert [str(path) for path in tmp_path.glob("checkpoint-*")] == [
@@ -157,7 +156,10 @@ class TestOtherProcesses:
         )
 
     def test_the_same_rows_in_other_shares_give_the_same_numbers(self, tmp_path):
-        """What is exact of a resume with other processes: the rows. Here 3 x 4 are gone on with as 1 x 12."""
+        """What is exact of a resume with other processes: the rows.
+
+        Here 3 x 4 are gone on with as 1 x 12.
+        """
         settings = {
             "negatives": "step",
             "learning_rate": 1e-3,
@@ -252,13 +254,15 @@ class TestFullDisk:
     @pytest.mark.slow
     @pytest.mark.parametrize("saves", [("--save_steps", "2"), ("--save_strategy", "no")])
     def test_files_that_really_cannot_grow(self, tmp_path, text_file, saves):
-        """A limit on the size of files stands in for the disk: the writers of torch and safetensors meet a real error."""
+        """A limit on the size of files stands in for the disk: the writers of torch and safetensors
+        meet a real error.
+        """
         flags = f"--model_type gpt2 --train_tokenizer --vocab_size 320 --train_file {text_file} --output_dir {tmp_path}/run "
         flags += "--config_overrides n_embd=32,n_layer=2,n_head=2 --max_seq_length 16 --use_cpu --max_steps 4"
         code = (
             "import resource, runpy, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-            "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); sys.argv = sys.argv[1:];"
-            "runpy.run_path(sys.argv[0], run_name='__main__')"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); sys.argv = "
+            "sys.argv[1:];runpy.run_path(sys.argv[0], run_name='__main__')"
         )
         limited = [sys.executable, "-c", code, "run_pretrain.py", *flags.split(), *saves]
         options = {
@@ -288,7 +292,9 @@ class Spoil(TrainerCallback):
 
 
 class WithBadGradient(HeadlessTrainer):
-    """The loss is finite and its gradient is not, as when a square root or a division meets zero."""
+    """The loss is finite and its gradient is not, as when a square root or a division
+    meets zero.
+    """
 
     bad_step, value = 3, float("nan")
 
@@ -338,9 +344,8 @@ class TestNotFinite:
         run = trainer(tmp_path, max_grad_norm=0.0)
         scale = [2.0**16]
         run.accelerator.scaler = type("Scaler", (), {"get_scale": lambda self: scale[0]})()
-        monkeypatch.setattr(
-            type(run.accelerator), "mixed_precision", "fp16"
-        )  # also by the launcher, without args.fp16
+        # Also by the launcher, without args.fp16.
+        monkeypatch.setattr(type(run.accelerator), "mixed_precision", "fp16")
         assert run._get_grad_norm(run.model, torch.tensor(float("inf"))).isinf()
         scale[0] = 0.5
         assert run._get_grad_norm(run.model, torch.tensor(3.0)) == 3.0

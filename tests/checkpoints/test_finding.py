@@ -72,9 +72,8 @@ def test_everything_reaches_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.fstat(number).st_ino))
     folder = checkpoint(tmp_path, 1)
     assert sorted(synced) == sorted(path.stat().st_ino for path in [folder, *folder.rglob("*")])
-    assert (
-        synced[-3] == (folder / MANIFEST_NAME).stat().st_ino
-    )  # after the files, before the two folders
+    # After the files, before the two folders.
+    assert synced[-3] == (folder / MANIFEST_NAME).stat().st_ino
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "shards/part_0.pth"])
@@ -142,7 +141,9 @@ def lay_out(folder: Path, names: list[str], without: str = "", **facts) -> str |
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_is_whole_and_nothing_of_it_may_be_missing(tmp_path, layout):
-    """Two runs that shared a folder once wrote checkpoints without weights that called themselves whole."""
+    """Two runs that shared a folder once wrote checkpoints without weights that called themselves
+    whole.
+    """
     assert lay_out(tmp_path / "whole", LAYOUTS[layout]) is None
     for name in [*LAYOUTS[layout], "token_counts.safetensors", "trainer_state.json"]:
         if layout == "DeepSpeed" and "optim" in name:  # it may be within its other files
@@ -345,9 +346,8 @@ def test_the_oldest_go_and_not_the_one_just_written(tmp_path, monkeypatch):
     assert rotate(tmp_path, 2, 11, best=9) == [11, 9]
     assert rotate(tmp_path, 1, 11, best=9) == [11, 9]
     assert rotate(tmp_path, 1, 9) == [9] and names(tmp_path) == ["checkpoint-9"]
-    monkeypatch.setattr(
-        "shutil.rmtree", lambda *_, **__: None
-    )  # another program has it open, on a network file system
+    # Another program has it open, on a network file system.
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
     for step in (12, 13):
         checkpoint(tmp_path, step)
         assert rotate(tmp_path, 1, step) == [step]
@@ -367,7 +367,9 @@ def test_killed_while_deleting_nothing_half_is_left(tmp_path, monkeypatch):
 
 
 def linked(tmp_path, step: int) -> Path:
-    """A whole checkpoint that was moved to another disk, with a link in its place; return where it went."""
+    """A whole checkpoint that was moved to another disk, with a link in its place; return where it
+    went.
+    """
     checkpoint(tmp_path, step)
     elsewhere = tmp_path.parent / f"{tmp_path.name}-disk" / f"checkpoint-{step}"
     elsewhere.parent.mkdir(exist_ok=True)

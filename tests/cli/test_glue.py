@@ -247,9 +247,8 @@ def test_a_kept_model_of_a_benchmark_predicts_rows_of_its_form(tmp_path, encoder
     rows = [
         json.loads(line) for line in Path(data, task, "validation.jsonl").read_text().splitlines()
     ]
-    write_jsonl(
-        tmp_path / "test.jsonl", [*rows, rows[0] | {"label": -1}]
-    )  # as where a benchmark hides a label
+    # As where a benchmark hides a label.
+    write_jsonl(tmp_path / "test.jsonl", [*rows, rows[0] | {"label": -1}])
     run(best, tmp_path / "out", "--do_predict", "--test_file", tmp_path / "test.jsonl")
     scored = json.loads(
         (tmp_path / f"out/predictions/run_checkpoint-5_{task}_best_scores.json").read_text()
@@ -306,13 +305,13 @@ def test_the_best_model_over_epochs_and_seeds_is_kept_with_its_card(
     """
     left = tmp_path / "out/balanced/run_checkpoint-5/user/best"
     left.mkdir(parents=True)
-    write_run(
-        left / "seed.json", {"seed": 7, "score": 0.99}
-    )  # without its result, as after a kill between the two
+    # Without its result, as after a kill between the two.
+    write_run(left / "seed.json", {"seed": 7, "score": 0.99})
+    # Of two epochs of each seed.
     right, predict = (
         iter([4, 6, 8, 7, 5, 8, 5, 8]),
         ClassificationTrainer.predict,
-    )  # of two epochs of each seed
+    )
 
     def fixed(self, rows, **kwargs):
         output = predict(self, rows, **kwargs)
@@ -340,9 +339,8 @@ def test_the_best_model_over_epochs_and_seeds_is_kept_with_its_card(
     )
     card = (folder / "best" / "README.md").read_text()
     assert "| seed | 1 |" in card and 'pipeline("text-classification", model="./best")' in card
-    (folder / "best").rename(
-        folder / "seed_2.best"
-    )  # as after a kill between the removal of the worse and the rename
+    # As after a kill between the removal of the worse and the rename.
+    (folder / "best").rename(folder / "seed_2.best")
     (folder / "seed_2.json").unlink()
     run(encoders[0], tmp_path / "out", *files, "--learning_rate", 0, "--seeds", 0, 1, 2)
     assert (

@@ -185,11 +185,12 @@ def test_several_processes_are_refused_because_each_would_score_all(monkeypatch,
 
 
 def test_a_metric_whose_better_direction_models_dispute_has_no_winner(tmp_path):
+    # Where models differ in which direction is better, none is.
     ways = {
         "a": None,
         "b": False,
         "c": False,
-    }  # where models differ in which direction is better, none is
+    }
     a, b, c = (
         write_scores(tmp_path / name, {"acc": ("mean", way, [1.0, 0.0, 1.0])})
         for name, way in ways.items()

@@ -91,9 +91,8 @@ def test_help_has_a_line_for_each_flag_of_ours_and_help_all_for_every_flag(capsy
     lines = shown["--help"].splitlines()
     assert len(lines) <= 90 and "--help-all" in lines[-1]
     assert not [line for line in lines if re.search(r" \.\.\.( \[|$)", line)]  # cut
-    assert all(
-        line.split(maxsplit=1)[1:] for line in lines if line.startswith("  --")
-    )  # each with its text
+    # Each with its text.
+    assert all(line.split(maxsplit=1)[1:] for line in lines if line.startswith("  --"))
 
 
 def test_presets_are_listed_one_a_line_below_their_command(capsys):

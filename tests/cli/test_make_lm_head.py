@@ -58,9 +58,8 @@ def test_the_head_is_what_the_pretraining_implies(tmp_path, checkpoint, init, dr
     want = implied_logits(trunk, prior if init == "prior" else 0.0)
     got = logits_of(make_head(folder, tmp_path / "lm", "--init", init))
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
-    assert torch.equal(
-        load_token_counts(tmp_path / "lm")[0], counts
-    )  # for a headless training that continues it
+    # For a headless training that continues it.
+    assert torch.equal(load_token_counts(tmp_path / "lm")[0], counts)
     assert (
         transformers.AutoTokenizer.from_pretrained(tmp_path / "lm").model_max_length
         == trunk.config.n_positions

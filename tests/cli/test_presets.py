@@ -107,9 +107,8 @@ def test_presets_hold_the_numbers_of_the_tables(pair, objective):
         model.tokenizer_name,
     ) == names and model.model_name_or_path is None  # random weights
     assert model.train_tokenizer == (names[1] is None)
-    assert model.mask_token == (
-        "<|padding|>" if pair == "encoder" else None
-    )  # a decoder's tokenizer on an encoder
+    # A decoder's tokenizer on an encoder.
+    assert model.mask_token == ("<|padding|>" if pair == "encoder" else None)
 
 
 def test_presets_have_the_shape_of_table_10_and_the_languages_of_table_8():

@@ -54,9 +54,8 @@ def test_weights_are_saved_in_the_precision_that_they_were_loaded_in(
     kind = AutoModel if objective == "headless" else AutoModelForCausalLM
     left = kind.from_pretrained(out, dtype="auto")
     trained = kind.from_pretrained(out / "checkpoint-2", dtype="auto")
-    assert (
-        left.dtype == torch.bfloat16 and trained.dtype == torch.float32
-    )  # a run that resumes has lost nothing
+    # A run that resumes has lost nothing.
+    assert left.dtype == torch.bfloat16 and trained.dtype == torch.float32
     for name, weight in trained.named_parameters():
         assert torch.equal(left.get_parameter(name), weight.to(torch.bfloat16))
     assert (load_token_counts(out)[0] > 0).any()
@@ -69,9 +68,8 @@ def test_a_headless_run_leaves_a_trunk_its_tokenizer_counts_and_a_picture(
     folder, alone = tmp_path / "run", MagicMock()
     monkeypatch.setattr("headless_trainer.cli.training.first_process_first", alone)
     metrics = run(text_file, folder, *flags)
-    assert alone.call_args_list[0].kwargs == {
-        "local": False
-    }  # one tokenizer is trained for all machines
+    # One tokenizer is trained for all machines.
+    assert alone.call_args_list[0].kwargs == {"local": False}
     assert metrics["eval_loss"] > 0 and 0 <= metrics["eval_accuracy"] <= 1
     assert ("eval_perplexity" in metrics) == (task == "clm")
     trunk = AutoModel.from_pretrained(folder)
@@ -159,9 +157,8 @@ def test_a_run_resumes_from_its_last_checkpoint(tmp_path, text_file):
         and "--resume_from_checkpoint" in message
     )
     weights = load_file(folder / "model.safetensors")
-    main(
-        [*map(str, again), "--resume_from_checkpoint", "last"]
-    )  # what is finished is not trained one step further
+    # What is finished is not trained one step further.
+    main([*map(str, again), "--resume_from_checkpoint", "last"])
     assert sorted(path.name for path in folder.glob("checkpoint-*")) == [
         "checkpoint-2",
         "checkpoint-4",
@@ -232,9 +229,8 @@ def test_the_last_step_is_evaluated_once_unless_others_come_back(
     main([*command, *flags])
     assert len(calls) == evaluations
     assert json.loads((tmp_path / "eval_results.json").read_text()) == calls[-1] | {"step": 4}
-    main(
-        [*command, *flags, "--resume_from_checkpoint", "last"]
-    )  # perhaps with other held-out texts
+    # Perhaps with other held-out texts.
+    main([*command, *flags, "--resume_from_checkpoint", "last"])
     assert len(calls) == evaluations + 1
 
 
@@ -247,10 +243,11 @@ def test_a_language_model_is_trained_on_with_its_own_head(tmp_path, text_file, t
     """In memory and streamed, with what it forgets beside what it learns, before the first step
     and after the last.
     """
+    # The old texts are lines, and have no columns.
     base, new = (
         tmp_path / "base",
         tmp_path / "new.jsonl",
-    )  # the old texts are lines, and have no columns
+    )
     run(text_file, base, *flags, "--objective", "vanilla", "--task", task)
     new.write_text(
         "\n".join(f'{{"body": "ships sail north {number} times a year."}}' for number in range(60))
@@ -300,9 +297,8 @@ def test_a_language_model_is_trained_on_with_its_own_head(tmp_path, text_file, t
         for name in ("base", "memory")
     )
     assert before["eval_old_loss"] == pytest.approx(old["eval_loss"], abs=0.2)
-    assert (
-        before["eval_old_predicted_tokens"] < old["eval_predicted_tokens"]
-    )  # 5 of 20 %, as any earlier run holds out
+    # 5 of 20 %, as any earlier run holds out.
+    assert before["eval_old_predicted_tokens"] < old["eval_predicted_tokens"]
     assert before["eval_loss"] > after["eval_loss"]
     texts = [
         read_settings(tmp_path / name)["held_out_texts"] for name in ("base", "memory", "stream")

@@ -1,4 +1,6 @@
-"""What a terminal and a file show of a training run: bars on the one alone, and a short line for each log."""
+"""What a terminal and a file show of a training run: bars on the one alone, and a short line for
+each log.
+"""
 
 import io
 import logging

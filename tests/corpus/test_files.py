@@ -208,9 +208,8 @@ def test_a_bomb_is_refused_by_its_ratio(name, tmp_path, monkeypatch):
             list(LocalFile(path, "train_file", "document", None).documents())
         else:
             read_rows(path)
-    content = (
-        b"text\n" + os.urandom(200).hex().encode() * 40_000
-    )  # of repeated lines, 16 MB and a ratio of 250
+    # Of repeated lines, 16 MB and a ratio of 250.
+    content = b"text\n" + os.urandom(200).hex().encode() * 40_000
     path.write_bytes(gzip.compress(content))
     with opened(path) as file:
         assert file.read() == content

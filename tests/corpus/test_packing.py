@@ -65,7 +65,9 @@ def test_line_by_line(name, request, cache):
 
 
 def test_shared_rows_by_hand():
-    """Where the least room is left; a full row is handed out at once, the others at the end, the fullest first."""
+    """Where the least room is left; a full row is handed out at once, the others at the end, the
+    fullest first.
+    """
     documents = [np.full(length, number) for number, length in enumerate([3, 6, 2, 5, 1, 4])]
     rows = [row.tolist() for row in packing.shared_rows(documents, 8)]
     assert rows == [[1] * 6 + [2] * 2, [0] * 3 + [3] * 5, [4] + [5] * 4]
@@ -95,9 +97,8 @@ def test_documents_that_share_rows_are_whole_and_all_there(name, processes, requ
         found += [row[start:stop] for start, stop in zip(ends[:-1], ends[1:], strict=True)]
     cut = [naive_stream(tokenizer, [document]) for document in documents]
     assert sorted(found) == sorted(row if len(row) <= 256 else [*row[:255], row[-1]] for row in cut)
-    assert sum(map(len, rows)) > 0.97 * 256 * len(
-        rows
-    )  # a tenth of it where each has a row of its own
+    # A tenth of it where each has a row of its own.
+    assert sum(map(len, rows)) > 0.97 * 256 * len(rows)
 
 
 def test_documents_without_an_end_do_not_share_rows(cache):
@@ -179,9 +180,8 @@ def test_second_call_finds_the_rows(clm, cache, encodings):
         return tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), clm, **settings)
 
     first = pack()
-    clm(
-        "a b c", truncation=True, max_length=2, padding="max_length"
-    )  # leaves its settings on the tokenizer
+    # Leaves its settings on the tokenizer.
+    clm("a b c", truncation=True, max_length=2, padding="max_length")
     second = pack(num_proc=2)
     assert len(encodings) == 1 and rows_of(first) == rows_of(second)
     for number, settings in enumerate(
@@ -189,9 +189,8 @@ def test_second_call_finds_the_rows(clm, cache, encodings):
     ):
         pack(**settings)
         assert len(encodings) == number
-    assert (
-        first[0]["input_ids"].tolist() == second[0]["input_ids"].tolist()
-    )  # though its file was replaced
+    # Though its file was replaced.
+    assert first[0]["input_ids"].tolist() == second[0]["input_ids"].tolist()
 
 
 def test_a_saved_tokenizer_finds_the_rows(clm, tmp_path, cache, encodings):
@@ -335,7 +334,9 @@ def test_counts_of_packed_rows_are_those_of_the_targets_that_a_training_draws(
     ],
 )
 def test_counts_are_of_what_the_trainer_predicts(given, task, isolate, clm, mlm, tmp_path):
-    """Padded rows, each token of which may be left out, a label of its own, or the beginning of a document."""
+    """Padded rows, each token of which may be left out, a label of its own, or the beginning of a
+    document.
+    """
     tokenizer, draw = clm if task == "clm" else mlm, np.random.default_rng(0)
     rows = []
     for length in (9, 16, 1, 16):

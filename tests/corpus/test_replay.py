@@ -1,4 +1,6 @@
-"""Rows of earlier texts among new ones: how many, which, where, and the same again after a resume."""
+"""Rows of earlier texts among new ones: how many, which, where, and the same again
+after a resume.
+"""
 
 import pytest
 from builders import Tokenizer, assert_resumes, trainer_for

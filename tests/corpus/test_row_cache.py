@@ -37,9 +37,8 @@ DAMAGES |= {f"bit {place}": flipped(place) for place in (0, 100, 2000, 8200, 823
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_file_is_made_anew_with_one_line(damage, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(
-        row_cache, "_BYTES_AT_ONCE", 3000
-    )  # a file of several parts, as large ones are
+    # A file of several parts, as large ones are.
+    monkeypatch.setattr(row_cache, "_BYTES_AT_ONCE", 3000)
     path = tmp_path / "rows.arrow"
     expected = find_or_write([path], tables, FEATURES)[0]["number"][:]
     assert expected == [*range(1000), 7]
@@ -69,12 +68,10 @@ def test_what_prepares_data_says_that_it_goes_on(tmp_path, monkeypatch):
         do(*args, **settings)
         return len(told)
 
-    assert (
-        count(find_or_write, [tmp_path / "rows.arrow"], tables, FEATURES) == 3
-    )  # two tables and the checksum
-    assert (
-        count(find_or_write, [tmp_path / "rows.arrow"], tables, FEATURES) == 1
-    )  # which is compared
+    # Two tables and the checksum.
+    assert count(find_or_write, [tmp_path / "rows.arrow"], tables, FEATURES) == 3
+    # Which is compared.
+    assert count(find_or_write, [tmp_path / "rows.arrow"], tables, FEATURES) == 1
     assert count(train_tokenizer, ["a b"] * 130, vocab_size=300) == 3
     for content, progress in ((b"", 1), (b"", 0), (b"more", 1)):  # of the run that is waited for
         unfinished.write_bytes(content)

@@ -29,9 +29,8 @@ def test_similar_lengths_share_a_step_and_every_row_comes_once():
 
 def test_the_order_depends_on_seed_and_epoch_alone():
     lengths = np.arange(100)
-    assert order_of(lengths, 8, 0, 1.0) == order_of(
-        lengths, 8, 0, 1.75
-    )  # begun anew in the middle of it
+    # Begun anew in the middle of it.
+    assert order_of(lengths, 8, 0, 1.0) == order_of(lengths, 8, 0, 1.75)
     assert (
         order_of(lengths, 8, 0, None)
         == order_of(lengths, 8, 0, 0.0)

@@ -1,4 +1,6 @@
-"""Streams of packed rows: every document once in a pass, whoever reads it, and the next row from any place."""
+"""Streams of packed rows: every document once in a pass, whoever reads it, and the next row from
+any place.
+"""
 
 import copy
 import itertools
@@ -215,9 +217,8 @@ def test_batches_of_workers_go_on_in_turn(clm_tokenizer, workers):
         return [batch["input_ids"].tolist() for batch in batches]
 
     def dealt():
-        packed = pickle.loads(
-            pickle.dumps(stream(clm_tokenizer))
-        )  # as a worker that is not forked gets it
+        # As a worker that is not forked gets it.
+        packed = pickle.loads(pickle.dumps(stream(clm_tokenizer)))
         packed.deal(workers=max(1, workers))
         return packed
 

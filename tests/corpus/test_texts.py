@@ -1,4 +1,6 @@
-"""Texts of files and of the Hub: the same documents in every format, in memory and streamed, on one side of the split."""
+"""Texts of files and of the Hub: the same documents in every format, in memory and streamed, on one
+side of the split.
+"""
 
 import csv
 import gzip
@@ -96,7 +98,9 @@ def test_the_same_documents_are_held_out_however_they_are_read(tmp_path, cache, 
 
 
 def test_the_rule_of_the_split_never_changes():
-    """Of the text as UTF-8, and the same on every machine: another rule would hold out what a run has trained on."""
+    """Of the text as UTF-8, and the same on every machine: another rule would hold out what a run
+    has trained on.
+    """
     hashes = {
         "a": 1426945110,
         "Der M\u00fcller": 642393988,
@@ -104,9 +108,8 @@ def test_the_rule_of_the_split_never_changes():
         "x" * 1000: 1941755927,
     }
     raw = pa.table({"text": list(hashes), "position": [None] * 4}, schema=documents.RAW)
-    pieces = pa.table(
-        {"text": list(hashes), "position": [7] * 4}, schema=documents.RAW
-    )  # of one that is too long
+    # Of one that is too long.
+    pieces = pa.table({"text": list(hashes), "position": [7] * 4}, schema=documents.RAW)
     for place in hashes.values():
         for share in (place / 2**32, (place + 1) / 2**32):
             held_out = [text for text, hashed in hashes.items() if hashed < share * 2**32]
@@ -140,7 +143,9 @@ def test_no_word_of_a_csv_file_is_taken_for_a_missing_document(streaming, tmp_pa
 @BOTH
 @pytest.mark.parametrize("kind", ["txt", "txt.gz", "json", "jsonl", "csv", "parquet"])
 def test_byte_order_marks_are_no_text(kind, streaming, tmp_path, cache):
-    """Of a file, or of one of several that were joined: in no format do they reach a document or the name of a column."""
+    """Of a file, or of one of several that were joined: in no format do they reach a document or
+    the name of a column.
+    """
     path = write(tmp_path / f"a.{kind}", ["\ufeffone", "two", "\ufeff"])
     if kind not in ("parquet", "txt.gz"):
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
@@ -150,10 +155,11 @@ def test_byte_order_marks_are_no_text(kind, streaming, tmp_path, cache):
 def test_text_columns(tmp_path, cache, caplog):
     path = write(tmp_path / "a.jsonl", ["hello", "world"], column="phrase")
     caplog.set_level("INFO", "headless_trainer")
+    # The only column with text is found.
     assert load([path], cache, path)["train"] == [
         "hello",
         "world",
-    ]  # the only column with text is found
+    ]
     assert load([path], cache, path, text_column="phrase")["train"] == ["hello", "world"]
     pq.write_table(
         pa.table({"text": pa.array(["x", None, " \n", "y"], pa.large_string())}),
@@ -208,9 +214,8 @@ def test_faults(settings, error, message, streaming, tmp_path, cache, monkeypatc
         "cut.txt.gz": content,
     }
     contents |= {"broken.jsonl": b'{"text": "a"\n}{', "latin.txt": b"one\nM\xfcller\n"}
-    contents["other.jsonl"] = (
-        b'{"text": "a"}\n' * 2_000 + b'{"text": 1}\n' * 10
-    )  # beyond what tells the columns
+    # Beyond what tells the columns.
+    contents["other.jsonl"] = b'{"text": "a"}\n' * 2_000 + b'{"text": 1}\n' * 10
     for name, each in contents.items():
         (tmp_path / name).write_bytes(each)
     with pytest.raises(error, match=message):
@@ -256,7 +261,9 @@ def test_hub_dataset(monkeypatch, cache):
 
 @BOTH
 def test_two_folders_of_one_name_are_two_datasets(streaming, tmp_path, cache):
-    """With a README that says what they hold, `datasets` takes one for the other, and does not see that files were changed."""
+    """With a README that says what they hold, `datasets` takes one for the other, and does not see
+    that files were changed.
+    """
     for text, pattern in (("one", "link/*"), ("two", "../real/*"), ("three", ""), ("four", "")):
         folder = tmp_path / ("a" if text in ("one", "three") else "b") / "data"
         if pattern:

@@ -40,7 +40,8 @@ TEXTS = [
     for b in NOUNS
 ]
 
-# White space of all kinds, text of special tokens, combining marks, contractions, control characters.
+# White space of all kinds, text of special tokens, combining marks, contractions, control
+# characters.
 AWKWARD = [
     "a", " ", "  lead", "trail  ", "a\n b", "a \n\t b  c", "\r\n\r\nx\r\n", "x\x1cy z!\x1c !", "a\u00a0 b \u3000c",
     "don't 's 've'll", "<|endoftext|>", "a<|endoftext|> b", "[MASK] a [CLS]b [SEP]", "e\u0301 \u0301 a", "ﬀ ½ ¨ a¨ b",
@@ -49,7 +50,9 @@ AWKWARD = [
 
 
 def unigram_tokenizer() -> PreTrainedTokenizerFast:
-    """SentencePiece-like: words are not independent, because a prefix is put before each document."""
+    """SentencePiece-like: words are not independent, because a prefix is put before
+    each document.
+    """
     backend = Tokenizer(models.Unigram())
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.UnigramTrainer(
@@ -74,9 +77,8 @@ def test_trained_tokenizer_has_the_size_and_the_specials(kind, size, task):
         assert ids[0] == tokenizer.cls_token_id and ids[-1] == tokenizer.sep_token_id
     else:
         assert tokenizer.eos_token == "<|endoftext|>" and tokenizer.mask_token is None
-        assert (
-            tokenizer.pad_token_id != tokenizer.eos_token_id
-        )  # padding is no target, the end of a document is one
+        # Padding is no target, the end of a document is one.
+        assert tokenizer.pad_token_id != tokenizer.eos_token_id
         assert not set(ids) & {tokenizer.eos_token_id, tokenizer.pad_token_id}
 
 
@@ -94,9 +96,8 @@ def test_words_are_what_stands_between_spaces():
     assert tokenizer.get_vocab() == {token: number for number, token in enumerate(tokens)}
     assert tokenizer("item/2\nitem-7 item-9")["input_ids"] == [4, 3, tokenizer.unk_token_id]
     assert tokenizer.decode([4, 3, 5]) == "item/2 item-7 ITEM-7"
-    assert (
-        len(train_tokenizer(histories, kind="words", vocab_size=5)) == 5
-    )  # the least frequent is left out
+    # The least frequent is left out.
+    assert len(train_tokenizer(histories, kind="words", vocab_size=5)) == 5
 
 
 def test_training_is_deterministic_and_takes_datasets():
@@ -116,7 +117,9 @@ def test_training_is_deterministic_and_takes_datasets():
 
 @pytest.mark.slow
 def test_wordpiece_is_the_same_in_every_process():
-    """The trainer's hash tables are seeded anew in every process, and with them the order in which it met the letters."""
+    """The trainer's hash tables are seeded anew in every process, and with them the order in which
+    it met the letters.
+    """
     code = "from headless_trainer.corpus.tokenization import train_tokenizer as train\n"
     code += f"made = train(iter({TEXTS!r}), kind='wordpiece', task='mlm', vocab_size=150)\n"
     command = [sys.executable, "-c", f"{code}print(made.backend_tokenizer.to_str())"]
@@ -152,7 +155,8 @@ def test_errors(settings, message):
 def _tokenizers():
     nfc = train_tokenizer(TEXTS, vocab_size=330)
     nfc.backend_tokenizer.normalizer = normalizers.NFC()
-    # Found in the normalized text, so in an e with a combining accent, too; takes the space after it.
+    # Found in the normalized text, so in an e with a combining accent, too; takes the space after
+    # it.
     wordpiece = train_tokenizer(TEXTS, kind="wordpiece", vocab_size=330, task="mlm")
     for each in (nfc, wordpiece):
         each.add_tokens(AddedToken("é", normalized=True, rstrip=True))
@@ -170,9 +174,8 @@ def _tokenizers():
     "tokenizer", [pytest.param(tokenizer, id=name) for name, tokenizer in _tokenizers()]
 )
 def test_encoder_equals_the_tokenizer(tokenizer):
-    tokenizer(
-        "a b c", truncation=True, max_length=2, padding="max_length"
-    )  # leaves its settings on a fast tokenizer
+    # Leaves its settings on a fast tokenizer.
+    tokenizer("a b c", truncation=True, max_length=2, padding="max_length")
     encode = DocumentEncoder(tokenizer)
     for documents in (TEXTS, AWKWARD, TEXTS[:3] + AWKWARD, []):
         ids, lengths, _ = encode(documents)

@@ -1,4 +1,6 @@
-"""Classes are shown with their rows, and those that would make a score meaningless are refused or told."""
+"""Classes are shown with their rows, and those that would make a score meaningless are refused or
+told.
+"""
 
 import logging
 

@@ -42,7 +42,9 @@ LABELS = MULTI_LABEL.encode([[0], [], [1, 2], [0, 1, 2]] * 8, 3)  # any number o
 
 
 def step_gradients(model, rows, tmp_path, split, **kwargs):
-    """Gradients and logged loss of one step over 32 rows, in ``split``: (rows of a micro-batch, micro-batches)."""
+    """Gradients and logged loss of one step over 32 rows, in ``split``: (rows of a micro-batch,
+    micro-batches).
+    """
     args = TrainingArguments(
         tmp_path, per_device_train_batch_size=split[0], gradient_accumulation_steps=split[1], max_steps=1,
         learning_rate=0.0, max_grad_norm=0.0, save_strategy="no", dataloader_pin_memory=False, **QUIET,
@@ -57,7 +59,9 @@ def step_gradients(model, rows, tmp_path, split, **kwargs):
 
 
 def naive(model, rows: Dataset, loss: str) -> dict[str, torch.Tensor]:
-    """The loss of all rows as one batch, row by row and without padding, as its definition has it."""
+    """The loss of all rows as one batch, row by row and without padding, as its
+    definition has it.
+    """
     model.zero_grad()
     scores, labels = [], torch.tensor(rows["label"][:])
     for row in rows:

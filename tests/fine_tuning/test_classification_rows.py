@@ -52,9 +52,8 @@ def test_rows_of_a_decoder_have_an_end_token_between_segments_and_no_segment_ids
     texts = [[["a river", "her letter"]], [["a", "b"]]]
     found = encode(texts, [0.5, 2.0], clm_tokenizer, GPT2Config(), task=TASKS["stsb"])
     assert clm_tokenizer.batch_decode(found[0]["input_ids"]) == ["a river<|endoftext|>her letter"]
-    assert (
-        "token_type_ids" not in found.column_names
-    )  # GPT-2 would look segment ids up among its tokens
+    # GPT-2 would look segment ids up among its tokens.
+    assert "token_type_ids" not in found.column_names
     assert found["label"][:] == [0.5, 2.0] and found.features["label"] == Value("float32")
 
 

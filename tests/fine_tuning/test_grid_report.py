@@ -33,7 +33,10 @@ def test_the_table_is_laid_out_as_table_1_of_the_paper():
 
 
 def test_the_average_and_its_error_by_hand():
-    """Means 2 and 6; variances 2 and 8 of two seeds each: sqrt(2 / 2 + 8 / 2) / 2. A single seed has no deviation."""
+    """Means 2 and 6; variances 2 and 8 of two seeds each: sqrt(2 / 2 + 8 / 2) / 2.
+
+    A single seed has no deviation.
+    """
     cells = [
         ("a", "x", 1.0),
         ("a", "x", 3.0),
@@ -54,7 +57,9 @@ def test_the_average_and_its_error_by_hand():
 
 
 def test_the_error_of_an_average_over_languages_is_that_of_whole_runs():
-    """Sums of 2 and 6 over both languages: a deviation of sqrt(8), divided by the root of two seeds and by two languages."""
+    """Sums of 2 and 6 over both languages: a deviation of sqrt(8), divided by the root of two seeds
+    and by two languages.
+    """
     values = [{"en": each, "de": each} for each in (0.01, 0.03)]
     runs = results_of_seeds("a", "xnli", values, benchmark="xnli", selected_on=["en"])
     assert (

@@ -36,11 +36,13 @@ def compute(name: str, predictions: list, references: list) -> float:
     ("f1", *MIXED, 2 * 3 / (2 * 3 + 1 + 2)),
     ("macro_f1", *MIXED, (6 / 9 + 4 / 7) / 2),
     ("matthews_correlation", *MIXED, (3 * 2 - 1 * 2) / (4 * 5 * 3 * 4) ** 0.5),
-    # Ranks 1 2 3 4 against 1 3 2 4: 1 - 6 * 2 / (4 * 15). Deviations: products 5 + 5, squares 5 and 24.75.
+    # Ranks 1 2 3 4 against 1 3 2 4: 1 - 6 * 2 / (4 * 15). Deviations: products 5 + 5, squares 5 and
+    # 24.75.
     ("spearmanr", [0.0, 2.0, 1.0, 7.0], [1, 2, 3, 4], 0.8),
     ("pearsonr", [0.0, 2.0, 1.0, 7.0], [1, 2, 3, 4], 10 / (5 * 29) ** 0.5),
     ("pearsonr", [4.0, 3.0, 2.0, 1.0], [1, 2, 3, 4], -1.0),
-    # A class that is neither predicted nor present, and constant series, which correlate with nothing.
+    # A class that is neither predicted nor present, and constant series, which correlate with
+    # nothing.
     ("f1", [0, 0], [0, 0], 0.0),
     ("macro_f1", [0, 0], [0, 0], 1.0),
     *((name, [1, 1, 1], [0, 1, 0], 0.0) for name in ("matthews_correlation", *CORRELATIONS)),

@@ -244,7 +244,9 @@ CLASSES = datasets.ClassLabel(names=["negative", "neutral", "fine"])
     (datasets.List(CLASSES), [[2, 0], [1], []], [[0, 1], [2], []]),
 ])  # fmt: skip
 def test_a_dataset_of_the_hub(monkeypatch, kind, labels, found):
-    """One class a row keeps the order that the dataset lists, and -1 is no label; of lists they are sorted: fine, negative."""
+    """One class a row keeps the order that the dataset lists, and -1 is no label; of lists they are
+    sorted: fine, negative.
+    """
     features = {"text": datasets.Value("string"), "label": kind}
     asked = rows_of_the_hub(monkeypatch, features, text=["a", "b", "c"], label=labels)
     settings = {"cache_dir": "cache", "token": "secret"}
@@ -257,7 +259,9 @@ def test_a_dataset_of_the_hub(monkeypatch, kind, labels, found):
 
 
 def test_folders_of_data_files_are_read_as_datasets(tmp_path, own_cache):
-    """By the library itself; it finds again what it has read by the last part of a folder's name where a README names files."""
+    """By the library itself; it finds again what it has read by the last part of a folder's name
+    where a README names files.
+    """
     parts = [{"split": split, "path": f"{split}.csv"} for split in ("train", "test")]
     for parent, words in (("one", "ab"), ("two", "cd")):
         folder = tmp_path / parent / "data"

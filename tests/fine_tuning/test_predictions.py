@@ -1,4 +1,6 @@
-"""Predictions for rows of a file, from the command line: after a training, and by a model that is fine-tuned already."""
+"""Predictions for rows of a file, from the command line: after a training, and by a model that is
+fine-tuned already.
+"""
 
 import contextlib
 import io
@@ -35,7 +37,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory, mlm_tokenizer, clm_tokenizer) -> dict[str, str]:
-    """An encoder whose tokenizer numbers the second text of a pair, as those that we train do, and a decoder."""
+    """An encoder whose tokenizer numbers the second text of a pair, as those that we train do, and
+    a decoder.
+    """
     root = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
     encoder = BertModel(BertConfig(vocab_size=300, **SMALL), add_pooling_layer=False)
@@ -84,7 +88,10 @@ def read(path: Path) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, models, text_lines):
-    """A function that fine-tunes a model and has it predict; each combination once. It returns the folder."""
+    """A function that fine-tunes a model and has it predict; each combination once.
+
+    It returns the folder.
+    """
     made = {}
 
     def train(model: str, kind: str, *columns: str) -> Path:
@@ -164,7 +171,9 @@ def test_a_pipeline_says_what_is_written(trained, model, kind, columns):
 def test_a_model_that_is_fine_tuned_predicts_the_same_without_training(
     trained, tmp_path, kind, columns
 ):
-    """Also where no row has a label, and the texts are named by the model itself; scores of other rows do not stay."""
+    """Also where no row has a label, and the texts are named by the model itself; scores of other
+    rows do not stay.
+    """
     old = tmp_path / "out" / "predictions" / "bert_user_best_scores.json"
     old.parent.mkdir(parents=True)
     old.touch()
@@ -305,7 +314,9 @@ def test_the_same_command_predicts_again_and_a_model_that_is_gone_is_named(
 
 @pytest.fixture(scope="module")
 def sentiment(models, tmp_path_factory, text_lines) -> Path:
-    """A model that was fine-tuned on SST-2's form of rows, whose classes are 0 (negative) and 1 (positive)."""
+    """A model that was fine-tuned on SST-2's form of rows, whose classes are 0 (negative) and 1
+    (positive).
+    """
     folder = tmp_path_factory.mktemp("sst2")
     rows = [{"sentence": text_lines[i], "label": i % 2} for i in range(24)]
     for split in ("train", "validation"):

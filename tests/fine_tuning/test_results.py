@@ -49,9 +49,8 @@ def test_runs_of_other_settings_do_not_mix(tmp_path, monkeypatch, settings, mode
     write_run(run_path("runs", "balanced", "a", "cola", 0), make_result(rows="hash"))
     with pytest.raises(ValueError, match=r"'runs' holds a/cola/seed_0 with " + message):
         check_grid_settings("runs", "balanced", settings, models, rows)
-    check_grid_settings(
-        "runs", "cross_entropy", settings, models, rows
-    )  # another loss is another folder
+    # Another loss is another folder.
+    check_grid_settings("runs", "cross_entropy", settings, models, rows)
 
 
 def test_runs_of_equal_settings_and_those_of_other_models_and_tasks_go_together(tmp_path):
@@ -98,8 +97,9 @@ def test_the_lowest_loss_decides_between_equal_epochs_of_an_own_task():
     run = make_result(scores=(0.5, 0.7, 0.7, 0.7))
     for epoch, loss in zip(run["epochs"], (0.1, 0.6, 0.4, 0.4), strict=True):
         epoch["sets"]["validation"]["loss"] = loss
+    # Of benchmarks the first.
     assert (best_epoch(run), best_epoch(run | {"benchmark": "user"})) == (
         1,
         2,
-    )  # of benchmarks the first
+    )
     assert best_epoch(run | {"benchmark": "user", "lower_is_better": True}) == 0

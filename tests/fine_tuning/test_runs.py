@@ -23,7 +23,9 @@ ROWS = 10
 
 
 def brier(right: int) -> float:
-    """The Brier score where so many rows are predicted rightly, with a probability of e / (1 + e)."""
+    """The Brier score where so many rows are predicted rightly, with a probability of
+    e / (1 + e).
+    """
     wrong = 1 / (1 + np.e)
     return (right * wrong**2 + (ROWS - right) * (1 - wrong) ** 2) / ROWS
 

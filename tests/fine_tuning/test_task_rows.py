@@ -119,9 +119,8 @@ def test_mnli_scores_its_two_sets_as_one(tmp_path):
     assert evaluation["validation"]["texts"][:] == [[["p0", "h0"]], [["p1", "h1"]], [["p2", "h2"]]]
     _, evaluation = load("mnli", str(tmp_path), validation_split="validation_mismatched")
     assert evaluation["validation"]["texts"][:] == [[["p2", "h2"]]]
-    train, evaluation = load(
-        "mnli", str(tmp_path), max_train_samples=2, max_eval_samples=1
-    )  # of each set
+    # Of each set.
+    train, evaluation = load("mnli", str(tmp_path), max_train_samples=2, max_eval_samples=1)
     assert len(train) == 2 and evaluation["validation"]["texts"][:] == [
         [["p0", "h0"]],
         [["p2", "h2"]],

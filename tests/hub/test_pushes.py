@@ -136,9 +136,8 @@ def test_saving_pushes_the_model_and_a_copy_elsewhere_is_not_pushed(hub, tmp_pat
 def test_pushing_by_hand_saves_first(hub, tmp_path):
     trainer = trainer_of(tmp_path / "run", push_to_hub=False)
     assert not hub.repositories
-    trainer.push_to_hub(
-        "by hand", revision="next", private=True, tasks="fill-mask"
-    )  # as run_mlm.py does
+    # As run_mlm.py does.
+    trainer.push_to_hub("by hand", revision="next", private=True, tasks="fill-mask")
     repository = hub.repositories["me/model"]
     assert (
         repository.messages == ["by hand"]

@@ -1,4 +1,6 @@
-"""On a device without float64 (Apple's MPS) evaluation, logs and heads give the numbers of the CPU."""
+"""On a device without float64 (Apple's MPS) evaluation, logs and heads give the
+numbers of the CPU.
+"""
 
 import pytest
 import torch
@@ -22,7 +24,8 @@ from headless_trainer.trainers.evaluation import (
 from headless_trainer.trainers.step import Candidates
 from headless_trainer.trainers.window import TrainingWindow, count_pool
 
-# Whose eager attention makes a scalar of its mask on the device in a way that no dispatch mode sees.
+# Whose eager attention makes a scalar of its mask on the device in a way that no dispatch mode
+# sees.
 BEFORE_5_21 = Version(transformers.__version__) < Version("5.21")
 
 V = 31

@@ -1,4 +1,6 @@
-"""Headless training with a second matrix, for candidates alone: as an untied head has it, and without the head."""
+"""Headless training with a second matrix, for candidates alone: as an untied head has it, and
+without the head.
+"""
 
 import json
 import logging
@@ -37,17 +39,15 @@ def test_loss_and_gradients_are_those_of_the_paper_s_loss_with_two_matrices(
     model.zero_grad()
     inputs = {name: value for name, value in batch.items() if name != CARRIED}
     hidden = model(**inputs).last_hidden_state.flatten(0, 1)[batch[CARRIED].predicted]
-    scores = (
-        hidden @ matrix(batch[CARRIED].target_ids).T
-    )  # (K, K), of every target with every other
+    # (K, K), of every target with every other.
+    scores = hidden @ matrix(batch[CARRIED].target_ids).T
     (scores.logsumexp(-1) - scores.diagonal()).mean().backward()
     assert set(found) == {name for name, _ in model.named_parameters()}
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(found[name], parameter.grad, rtol=1e-4, atol=1e-6)
     seen = model.get_input_embeddings().weight.grad.norm(dim=-1) > 0
-    assert set(seen.nonzero().flatten().tolist()) <= set(
-        inputs["input_ids"].flatten().tolist()
-    )  # the input role alone
+    # The input role alone.
+    assert set(seen.nonzero().flatten().tolist()) <= set(inputs["input_ids"].flatten().tolist())
 
 
 def test_what_leaves_the_run_is_an_ordinary_trunk_and_a_file(tmp_path, task, tokenizer, caplog):

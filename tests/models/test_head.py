@@ -1,4 +1,6 @@
-"""Whoever scores tokens honours all that a head says of a score: vectors, a scale per token, bias and soft cap."""
+"""Whoever scores tokens honours all that a head says of a score: vectors, a scale per token, bias
+and soft cap.
+"""
 
 import pytest
 import torch

@@ -1,4 +1,6 @@
-"""The head made from token counts: an ordinary checkpoint whose logits are ``E h + log q``, to the last digits."""
+"""The head made from token counts: an ordinary checkpoint whose logits are ``E h + log q``, to the
+last digits.
+"""
 
 import copy
 
@@ -47,7 +49,9 @@ RMS_NORM = ["llama", "qwen3", "olmo2", "gemma"]
 
 
 def make_trunk(model_type: str, dtype=torch.float32, **changes):
-    """A trunk as training might leave it: gains far from one, of both signs, and biases far from zero."""
+    """A trunk as training might leave it: gains far from one, of both signs, and biases far from
+    zero.
+    """
     torch.manual_seed(0)
     special = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
     settings = special | SETTINGS[model_type] | {"vocab_size": VOCAB} | changes
@@ -156,7 +160,8 @@ def test_fold_bias_by_hand():
     model.transformer.ln_f.bias.copy_(torch.tensor([10.0, 20.0]))
     weight = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double()
     folded = fold_bias(model, weight, torch.tensor([100.0, 200.0]).double())
-    # Two normalised values are (1, -1) or (-1, 1): the old outputs were (12, 17) or (8, 23), the new ones are (2, 0) or (0, 2).
+    # Two normalised values are (1, -1) or (-1, 1): the old outputs were (12, 17) or (8, 23), the
+    # new ones are (2, 0) or (0, 2).
     assert (
         model.transformer.ln_f.weight.tolist() == model.transformer.ln_f.bias.tolist() == [1.0, 1.0]
     )
@@ -184,9 +189,8 @@ def test_init_embeddings_is_the_plain_projection(kind, ids, tmp_path):
 
 NO_NORM = "model .*ForCausalLM does not end in a LayerNorm .*'embeddings'"
 MODERN = LLAMA | {"vocab_size": VOCAB, "cls_token_id": 2, "sep_token_id": 3}
-SHIFTED = MODERN | {
-    "norm_bias": True
-}  # by a trunk's LayerNorm, which the head's dense layer has no bias to undo
+# By a trunk's LayerNorm, which the head's dense layer has no bias to undo.
+SHIFTED = MODERN | {"norm_bias": True}
 
 
 @pytest.mark.parametrize("trunk, changes, given, text", [
@@ -239,7 +243,8 @@ ENCODERS = {
     },  # with a pooler below its head
     "modernbert": ENCODER | MODERN,  # its LayerNorms have no bias
 }
-NEW_LAYERS = {  # a head narrower than the trunk, or one whose dense layer has no bias to put the constant in
+# A head narrower than the trunk, or one whose dense layer has no bias to put the constant in.
+NEW_LAYERS = {
     "electra": ENCODER | {"embedding_size": 8},
     "albert": ENCODER | {"embedding_size": 8},
     "modernbert, shifted": ENCODER | SHIFTED,
@@ -441,9 +446,8 @@ def test_the_folder_says_what_the_head_is(totals, drawn_share, counts, ids, tmp_
     trunk.save_pretrained(tmp_path)
     save_token_counts(tmp_path, counts, totals)
     want = implied(trunk, ids, candidate_log_prior(counts, drawn_share))
-    whole = AutoModelForCausalLM.from_config(
-        trunk.config
-    )  # a language model may be given for its trunk
+    # A language model may be given for its trunk.
+    whole = AutoModelForCausalLM.from_config(trunk.config)
     whole.base_model.load_state_dict(trunk.state_dict())
     for given in ((tmp_path,), (str(tmp_path),), (trunk, tmp_path), (whole, tmp_path)):
         assert relative_error(attach_lm_head(*given)(ids).logits, want) < 1e-5
@@ -471,7 +475,8 @@ def test_a_folder_without_counts_or_with_a_head_is_refused(counts, tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("model_type", ["gpt_neox", "llama"])
 def test_the_model_made_is_the_model_read_back(model_type, dtype, ids, tmp_path):
-    # tables that no checkpoint holds, such as rotary frequencies, are not to be rounded to the checkpoint's dtype
+    # tables that no checkpoint holds, such as rotary frequencies, are not to be rounded to the
+    # checkpoint's dtype
     trunk = make_trunk(model_type, dtype, max_position_embeddings=512)
     ids = torch.randint(4, VOCAB, (1, 400), generator=torch.Generator().manual_seed(3))
     model = attach_lm_head(trunk, init="embeddings")

@@ -1,4 +1,6 @@
-"""Configurations, tokenizers and models that the arguments name fit each other, or the reason is said."""
+"""Configurations, tokenizers and models that the arguments name fit each other, or the reason is
+said.
+"""
 
 import copy
 import json
@@ -52,7 +54,9 @@ def tiny_config(model_type: str, **changes):
 
 @pytest.fixture
 def checkpoint(tmp_path, clm_tokenizer):
-    """A folder with a GPT-NeoX language model in bfloat16 and its tokenizer, 10 rows more than tokens."""
+    """A folder with a GPT-NeoX language model in bfloat16 and its tokenizer, 10 rows more than
+    tokens.
+    """
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(
         tiny_config("gpt_neox", vocab_size=len(clm_tokenizer) + 10)
@@ -73,16 +77,18 @@ def test_overrides_as_pairs_and_as_json_by_common_names():
     for overrides in (pairs, json.dumps(values)):
         config = load_config(ModelArguments(model_type="gpt2", config_overrides=overrides))
         assert {name: getattr(config, name) for name in values} == values
+        # Its own names; the rest as it was.
         assert (config.n_embd, config.n_layer, config.n_positions) == (
             24,
             3,
             1024,
-        )  # its own names; the rest as it was
+        )
 
 
 @pytest.mark.parametrize("source", ["model_type", "config_name"])
 def test_values_that_follow_from_others_follow_the_overrides(source, tmp_path):
-    # Llama derives the heads of keys and values and the width of a head; Qwen3 the kinds of its layers
+    # Llama derives the heads of keys and values and the width of a head; Qwen3 the kinds of its
+    # layers
     def load(model_type):
         if source == "config_name":
             (tmp_path / model_type).mkdir()
@@ -148,9 +154,8 @@ def test_untied_candidates_of_scaled_embeddings_keep_the_scale(tmp_path, clm_tok
     trunk = loaded(
         clm_tokenizer, "headless", model_name_or_path=str(tmp_path), tie_word_embeddings=False
     )
-    assert torch.equal(
-        candidate_matrix(trunk).weight, 4 * gemma.get_input_embeddings().weight
-    )  # the root of 16
+    # The root of 16.
+    assert torch.equal(candidate_matrix(trunk).weight, 4 * gemma.get_input_embeddings().weight)
 
 
 @pytest.mark.parametrize(("model_type", "padding_id", "usable"), [
@@ -236,9 +241,8 @@ def test_a_trained_tokenizer_is_saved_and_read_on_resume(task, kind, tmp_path, t
     assert AutoTokenizer.from_pretrained(tmp_path / "tokenizer")(sentence)["input_ids"] == expected
 
     folder = tmp_path / "checkpoint-2"
-    tokenizer.add_tokens(
-        ["the miller crossed"]
-    )  # so that what is read is seen to be the checkpoint's
+    # So that what is read is seen to be the checkpoint's.
+    tokenizer.add_tokens(["the miller crossed"])
     tokenizer.save_pretrained(folder)
     again = find_tokenizer(args, training_args, None, 64, str(folder))  # and no text is read again
     assert again.get_vocab() == tokenizer.get_vocab()

@@ -1,4 +1,6 @@
-"""The row of the padding id is trained where it is a token, as input and as target, and never where it is padding."""
+"""The row of the padding id is trained where it is a token, as input and as target, and never where
+it is padding.
+"""
 
 import copy
 
@@ -121,7 +123,9 @@ def train_and_watch(trainer) -> tuple[dict, torch.Tensor]:
 
 
 def naive_gradients(model, inputs, labels, headless: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gradient of the whole table of the paper's K x K loss, or of the full logits; and the part of the input role."""
+    """Gradient of the whole table of the paper's K x K loss, or of the full logits; and the part of
+    the input role.
+    """
     embedding, predicted = model.get_input_embeddings(), labels >= 0
     embedded = []
     handle = embedding.register_forward_hook(
@@ -164,15 +168,13 @@ def test_a_token_has_the_gradients_of_both_roles_and_padding_has_none(name, pad,
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
     assert as_input[EOS].norm() > 1e-4
     assert before[EOS].any()
-    if (
-        headless and MODELS[name].task == "clm"
-    ):  # a head may be a matrix of its own; mlm predicts no special token
+    # A head may be a matrix of its own; mlm predicts no special token.
+    if headless and MODELS[name].task == "clm":
         assert (wanted - as_input)[EOS].norm() > 1e-4
     after = trainer.embedding.weight
     assert not torch.equal(after[EOS], before[EOS])
-    if (
-        pad != EOS and headless
-    ):  # a vocabulary head trains all of its rows, and a tied one is the embedding
+    # A vocabulary head trains all of its rows, and a tied one is the embedding.
+    if pad != EOS and headless:
         assert not found[pad].any() and torch.equal(after[pad], before[pad])
 
 

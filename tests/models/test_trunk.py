@@ -1,4 +1,6 @@
-"""Every supported architecture trains, saves and loads; what cannot work is refused with the reason."""
+"""Every supported architecture trains, saves and loads; what cannot work is refused with the
+reason.
+"""
 
 import copy
 import io
@@ -51,7 +53,8 @@ def test_headless_trains_every_parameter_of_every_architecture(
 ):
     model = make_model(name, lm=given != "trunk")
     before = copy.deepcopy(find_trunk(model).state_dict())
-    # the trunk of a bare AutoModel tells its task from the configuration, as the language model does from its class
+    # the trunk of a bare AutoModel tells its task from the configuration, as the language model
+    # does from its class
     trainer = trainer_of("headless", model, tmp_path, tokenizer_for(name))
     assert trainer.task == ARCHITECTURES[name].task
     assert trainer.model is find_trunk(model)
@@ -60,9 +63,8 @@ def test_headless_trains_every_parameter_of_every_architecture(
     assert len(losses) == 2 and all(math.isfinite(loss) for loss in losses)
 
     after = trainer.model.state_dict()
-    frozen = (
-        ["encoder.embed_positions.weight"] if name == "roformer" else []
-    )  # sines, which nothing trains
+    # Sines, which nothing trains.
+    frozen = ["encoder.embed_positions.weight"] if name == "roformer" else []
     assert [key for key in after if torch.equal(before[key], after[key])] == frozen
 
     trainer.save_model()
@@ -81,9 +83,8 @@ def test_vanilla_loss_and_gradients_are_those_of_the_full_logits(name, tmp_path,
     drop_pooler(find_trunk(model))  # which the reference must not have either
     plain = copy.deepcopy(model)
     trainer = trainer_of("vanilla", model, tmp_path, tokenizer_for(name))
-    plain.load_state_dict(
-        model.state_dict()
-    )  # a padding id that is a token has been given a vector, and is trained
+    # A padding id that is a token has been given a vector, and is trained.
+    plain.load_state_dict(model.state_dict())
     plain.get_input_embeddings().padding_idx = None
     assert trainer.task == ARCHITECTURES[name].task
     batches, _ = trainer.get_batch_samples(
@@ -249,7 +250,9 @@ def test_a_head_with_layers_after_its_projection_is_refused():
 def test_scaled_and_capped_heads_are_trained_as_they_are(
     model_type, settings, scale, softcap, tmp_path, clm_tokenizer
 ):
-    """Loss and every gradient from the model's own logits: whole, in chunks, sampled, and the scores of an evaluation."""
+    """Loss and every gradient from the model's own logits: whole, in chunks, sampled, and the
+    scores of an evaluation.
+    """
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(
         AutoConfig.for_model(model_type, **settings), dtype=torch.float64
@@ -303,9 +306,8 @@ def test_scaled_and_capped_heads_are_trained_as_they_are(
     hidden = head.hidden(model, inputs, positions).detach()
     scores = vocabulary_scores(hidden, targets, head)["cross_entropy"]
     assert scores.mean().item() == pytest.approx(want.item(), rel=1e-5)
-    torch.testing.assert_close(
-        model(**inputs).logits.flatten(0, 1)[positions], logits
-    )  # an ordinary model again
+    # An ordinary model again.
+    torch.testing.assert_close(model(**inputs).logits.flatten(0, 1)[positions], logits)
 
 
 def other(model_type: str, kind=AutoModel, dtype=torch.float32, **settings):
@@ -348,7 +350,9 @@ CAUSAL = {"kind": AutoModelForCausalLM}
     (attach_lm_head, "gemma3n_text", GEMMA3N, "Gemma3nTextModel always applies final_logit_softcapping"),
 ])  # fmt: skip
 def test_architectures_that_get_no_head_are_refused(use, name, settings, said):
-    """A bias or cap after the projection, half an encoder-decoder, no name for the trunk, scales that stay."""
+    """A bias or cap after the projection, half an encoder-decoder, no name for the trunk, scales
+    that stay.
+    """
     model = other(name, **settings)
     with pytest.raises(ValueError, match=said):
         use(model, init="embeddings") if use is attach_lm_head else use(model)
@@ -486,6 +490,5 @@ def test_the_head_compiles_and_is_not_compiled_again_and_again(name):
         expected = reference(model, ids, labels)
         torch.testing.assert_close(summed_loss(head, compiled, ids, *predictions(labels)), expected)
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-    assert (
-        graphs[0] > 0 and graphs[1] == graphs[-1]
-    )  # at the second size the compiler learns that sizes vary
+    # At the second size the compiler learns that sizes vary.
+    assert graphs[0] > 0 and graphs[1] == graphs[-1]

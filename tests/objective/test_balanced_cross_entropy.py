@@ -1,4 +1,6 @@
-"""Balanced cross-entropy against a naive loop, against values worked by hand, and as the sum of its parts."""
+"""Balanced cross-entropy against a naive loop, against values worked by hand, and as the sum of its
+parts.
+"""
 
 import math
 
@@ -43,7 +45,8 @@ def test_equals_the_naive_loop(labels):
 
 
 def test_value_and_gradient_by_hand():
-    # Losses ln 2, ln 2 and ln 4: class 0 has two rows, class 1 one, so (ln 2 + ln 4) / 2 = 1.5 ln 2.
+    # Losses ln 2, ln 2 and ln 4: class 0 has two rows, class 1 one, so (ln 2 + ln 4) / 2 = 1.5 ln
+    # 2.
     logits = torch.tensor([[0.0, 0.0], [0.0, 0.0], [math.log(3.0), 0.0]], requires_grad=True)
     loss, gradient = loss_and_gradient(balanced_cross_entropy, logits, torch.tensor([0, 0, 1]))
     assert loss.item() == pytest.approx(1.0397208, abs=1e-6)

@@ -1,4 +1,5 @@
-"""The contrastive loss against the paper's K x K form, and both losses in every dtype, backend and reduction.
+"""The contrastive loss against the paper's K x K form, and both losses in every dtype, backend and
+reduction.
 
 Letters used in shapes: K predicted positions, U distinct target tokens, D width, V vocabulary size.
 """
@@ -33,7 +34,9 @@ def backend(request, monkeypatch) -> str:
 def problem(
     dtype: torch.dtype = torch.float64, rows: int = K, scale: float = 1.0
 ) -> SimpleNamespace:
-    """Outputs, an embedding and targets of which a few tokens make up most; ``extra`` are the targets of other batches."""
+    """Outputs, an embedding and targets of which a few tokens make up most; ``extra`` are the
+    targets of other batches.
+    """
     generator, weights = torch.Generator().manual_seed(0), 1.0 / torch.arange(1, V + 1)
 
     def normal(*shape):
@@ -62,7 +65,9 @@ def reduced(terms: Tensor, reduction: str) -> Tensor:
 
 
 def paper(data, extra=(), reduction="mean"):
-    """Section 3.2 of the paper as it is written: every target of the batch is a column, as often as it occurs."""
+    """Section 3.2 of the paper as it is written: every target of the batch is a column, as often as
+    it occurs.
+    """
     columns = torch.cat([data.targets, *extra])
 
     def loss(hidden, weight):
@@ -73,7 +78,9 @@ def paper(data, extra=(), reduction="mean"):
 
 
 def value_and_gradients(compute, *tensors: Tensor) -> list[Tensor]:
-    """A loss and its gradients, weighted so that no factor of the incoming gradient can be lost on the way."""
+    """A loss and its gradients, weighted so that no factor of the incoming gradient can be lost on
+    the way.
+    """
     leaves = [tensor.detach().clone().requires_grad_() for tensor in tensors]
     loss = compute(*leaves)
     factors = (
@@ -85,7 +92,9 @@ def value_and_gradients(compute, *tensors: Tensor) -> list[Tensor]:
 
 
 def difference(got: Tensor, want: Tensor) -> float:
-    """Norm of the difference over the norm of what is wanted, which must not be zero: zeros would match anything."""
+    """Norm of the difference over the norm of what is wanted, which must not be zero: zeros would
+    match anything.
+    """
     want = want.double()
     assert want.norm() > 1e-6
     return ((got.double() - want).norm() / want.norm()).item()
@@ -99,7 +108,9 @@ def assert_close(got: list[Tensor], want: list[Tensor], tolerance: float) -> Non
 def assert_no_worse(
     got: list[Tensor], naive: list[Tensor], exact: list[Tensor], allowed: float
 ) -> None:
-    """Nearer to the numbers of float64 than the plain formula in the same dtype, but for what is allowed."""
+    """Nearer to the numbers of float64 than the plain formula in the same dtype, but for what is
+    allowed.
+    """
     for one, low, true in zip(got, naive, exact, strict=True):
         assert difference(one, true) <= difference(low, true) + allowed
 
@@ -131,7 +142,8 @@ def test_equals_the_form_of_the_paper(backend, dtype, wider, reduction):
 def test_sampled_softmax_is_every_candidate_written_out(
     monkeypatch, once, padded_to, backend, with_bias, softcap, reduction
 ):
-    """Each occurrence is a term over its expected number, outside the soft cap; over all tokens it is the exact softmax.
+    """Each occurrence is a term over its expected number, outside the soft cap; over all tokens it
+    is the exact softmax.
 
     ``once``: in its own row, a target is a single term, whatever was expected of it.
     """
@@ -210,9 +222,8 @@ def test_the_incoming_gradient_is_not_rounded(backend, dtype):
         loss = cwt(data, reduction="sum", backend=backend)(hidden, data.weight)
         return torch.autograd.grad(loss * factor, hidden)[0].double()
 
-    factor = (
-        1 + torch.finfo(dtype).eps / 2
-    )  # half way between two numbers of this dtype, rounded to 1
+    # Half way between two numbers of this dtype, rounded to 1.
+    factor = 1 + torch.finfo(dtype).eps / 2
     ratio = (gradient(factor) * gradient(1.0)).sum() / gradient(1.0).square().sum()
     assert ratio.item() - 1 == pytest.approx(factor - 1, rel=0.5)
 
@@ -245,9 +256,8 @@ def test_autocast_multiplies_in_its_dtype_and_sums_in_float32(backend, dtype):
     exact = value_and_gradients(paper(data), data.hidden.double(), data.weight.double())
     assert [tensor.dtype for tensor in got] == [torch.float32] * 3
     assert_no_worse(got, naive, exact, torch.finfo(dtype).eps / 8)
-    assert (
-        difference(got[1], exact[1]) > torch.finfo(dtype).eps / 100
-    )  # the products were in this dtype
+    # The products were in this dtype.
+    assert difference(got[1], exact[1]) > torch.finfo(dtype).eps / 100
 
 
 def test_value_by_hand(backend):
@@ -341,9 +351,8 @@ def test_no_gradient_is_made_where_none_is_kept(backend):
     data = problem(torch.float32)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         cwt(data, backend=backend)(data.hidden.requires_grad_(), data.weight.requires_grad_())
-    assert counter.get_total_flops() == 2 * K * D * len(
-        data.targets.unique()
-    )  # the scores, and nothing else
+    # The scores, and nothing else.
+    assert counter.get_total_flops() == 2 * K * D * len(data.targets.unique())
 
 
 @pytest.mark.parametrize(("change", "text"), [

@@ -109,9 +109,8 @@ def test_specials_and_excluded_positions_are_never_targets():
     assert torch.equal(inputs[~free], ids[~free])
     assert_share(labels[free] != masking.IGNORE_INDEX, int(free.sum()), 0.9)
     everything = mask_tokens(ids, rule, row_seeds(50, 0))[1]
-    assert torch.equal(
-        everything[:, :50], labels[:, :50]
-    )  # what is excluded changes nothing elsewhere
+    # What is excluded changes nothing elsewhere.
+    assert torch.equal(everything[:, :50], labels[:, :50])
 
 
 def test_a_seed_means_its_masks_and_no_others():
@@ -122,9 +121,8 @@ def test_a_seed_means_its_masks_and_no_others():
     ]
     again = mask_tokens(ids, RULE, row_seeds(3, *parts[0]))[1] != masking.IGNORE_INDEX
     assert torch.equal(again, drawn[0])
-    masks = torch.cat(
-        drawn
-    )  # seven seeds and three rows of each: no two may have more in common than chance gives
+    # Seven seeds and three rows of each: no two may have more in common than chance gives.
+    masks = torch.cat(drawn)
     assert masks.shape == (21, 4000)
     common = masks.double() @ masks.double().T
     for first in range(len(masks)):

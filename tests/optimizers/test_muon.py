@@ -37,7 +37,9 @@ def test_which_parameters_are_matrices_of_layers():
 
 
 def by_singular_values(matrix, coefficients, steps, eps):
-    """What torch's iteration on the matrix does to each singular value alone, without its rounding to bfloat16."""
+    """What torch's iteration on the matrix does to each singular value alone, without its rounding
+    to bfloat16.
+    """
     left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
     values = values / values.norm().clamp(min=eps)
     for _ in range(steps):
@@ -50,7 +52,9 @@ def by_singular_values(matrix, coefficients, steps, eps):
 @pytest.mark.parametrize("task", ["clm", "mlm"])
 @pytest.mark.parametrize("objective", ["headless", "vanilla"])
 def test_steps_are_those_of_two_optimizers(tmp_path, monkeypatch, task, objective):
-    """The same gradients, written down and given to AdamW and to Muon apart; a CPU iterates in float32."""
+    """The same gradients, written down and given to AdamW and to Muon apart; a CPU iterates in
+    float32.
+    """
     settings = {"weight_decay": 0.1, "max_grad_norm": 0.0}
     run = tiny_trainer(
         tmp_path, task=task, objective=objective, learning_rate=1e-2, muon_learning_rate=2e-2,

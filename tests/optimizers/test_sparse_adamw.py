@@ -1,4 +1,6 @@
-"""Updates of the embedding by rows are those of dense AdamW, and cost nothing that grows with the vocabulary."""
+"""Updates of the embedding by rows are those of dense AdamW, and cost nothing that grows with the
+vocabulary.
+"""
 
 import math
 import os
@@ -44,12 +46,15 @@ def pair(dtype=torch.float64, **settings):
 
 
 def train_pair(tables, ours, dense, steps: int, gradient_size=lambda shape, generator: 1.0):
-    """Both optimizers on the same gradients; the largest difference in a row that a step was about to read."""
+    """Both optimizers on the same gradients; the largest difference in a row that a step was about
+    to read.
+    """
     generator = torch.Generator().manual_seed(1)
+    # The last row is never read, some rarely.
     shares, worst = (
         1.0 / torch.arange(1, ROWS).double() ** 1.5,
         0.0,
-    )  # the last row is never read, some rarely
+    )
     for step in range(steps):
         for optimizer in (ours, dense):
             optimizer.param_groups[0]["lr"] = 1e-2 * (step % 5) / 4  # now and then 0
@@ -195,7 +200,9 @@ def test_clipping_is_that_of_dense_gradients(max_norm):
 
 
 def test_rows_of_processes_are_averaged():
-    """Process 0 has rows 1 and 4, this one row 4 twice; lengths, ids and rows are gathered in turn."""
+    """Process 0 has rows 1 and 4, this one row 4 twice; lengths, ids and rows are
+    gathered in turn.
+    """
     weight = nn.Parameter(torch.zeros(6, 2))
     weight.grad = sparse(torch.tensor([4, 4]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]), (6, 2))
     others = iter([torch.tensor([2]), torch.tensor([1, 4]), torch.tensor([[8.0, 0.0], [2.0, 2.0]])])
@@ -278,7 +285,8 @@ def test_a_training_is_that_with_dense_updates(tmp_path, task, settings):
     before, counted = trunk(task, untied=settings.get("untied", False)).state_dict(), 0
     for name, want in dense.model.state_dict().items():
         moved = (want - before[name]).norm()
-        # The gradient of a key's bias is rounding alone, which AdamW makes into steps of its usual length.
+        # The gradient of a key's bias is rounding alone, which AdamW makes into steps of its usual
+        # length.
         assert (rows.model.state_dict()[name] - want).norm() <= 1e-3 * moved + 1e-5, name
         counted += bool(moved > 0)
     assert counted > 10
@@ -343,7 +351,9 @@ def test_the_best_checkpoint_is_loaded_as_it_was(tmp_path):
 
 
 class Largest(TorchDispatchMode):
-    """Names the operations that make something of at least ``size`` elements out of anything but ``tables``."""
+    """Names the operations that make something of at least ``size`` elements out of anything but
+    ``tables``.
+    """
 
     def __init__(self, size: int, tables: list[torch.Tensor]):
         super().__init__()
@@ -440,9 +450,8 @@ def _process(rank: int, folder: str, task: str, accumulation: int, untied: bool)
     run = trainer(folder, task, model=model, gradient_accumulation_steps=accumulation, **settings)
     run.train()
     state = run.optimizer.optimizer.state[run.embedding.weight]
-    assert not hasattr(
-        run.model, "_ddp_params_and_buffers_to_ignore"
-    )  # another training may share it densely
+    # Another training may share it densely.
+    assert not hasattr(run.model, "_ddp_params_and_buffers_to_ignore")
     logs = [logged(run, name) for name in ("loss", "grad_norm", "row_exchange_bytes")]
     torch.save((run.model.state_dict(), dict(state), *logs), f"{folder}/{rank}.pt")
 
@@ -466,8 +475,8 @@ def test_two_processes_are_one(tmp_path, task, accumulation, untied):
     one.train()
     assert losses == pytest.approx(logged(one, "loss"), rel=1e-5)
     assert norms == pytest.approx(logged(one, "grad_norm"), rel=1e-5)
-    # Between one row and all that can be: an id and 16 numbers for each of the other process's 24 inputs and of the
-    # candidates, which are the targets of both where they have rows of their own.
+    # Between one row and all that can be: an id and 16 numbers for each of the other process's 24
+    # inputs and of the candidates, which are the targets of both where they have rows of their own.
     most = (24 + (48 if untied else 24)) * (8 + 64)
     assert len(exchanged) == 8 and all(8 + 64 < received <= most for received in exchanged)
     moved = (one.embedding.weight - trunk(task).get_input_embeddings().weight).norm()

@@ -42,7 +42,9 @@ def test_errors_are_bars():
 
 @pytest.mark.parametrize("name", [r"$\frac{", "a$b$c^{", "cost_$_$", "%", "\\"])
 def test_names_in_pictures_are_no_formulas(name):
-    """Names of runs and tasks: matplotlib takes what is between two dollars for mathematics, and fails where it is none."""
+    """Names of runs and tasks: matplotlib takes what is between two dollars for mathematics, and
+    fails where it is none.
+    """
     panel = Panel([Series([0, 1], [0, 1], label=name + "$")], title=name + "$", xlabel=name + "$")
     figure = pictures.draw_panels([panel], legend="below")
     assert pictures.to_png(figure)[:4] == b"\x89PNG"

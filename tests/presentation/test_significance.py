@@ -1,4 +1,6 @@
-"""t-tests and intervals against scipy, against values worked by hand, and on inputs that have no answer."""
+"""t-tests and intervals against scipy, against values worked by hand, and on inputs that have no
+answer.
+"""
 
 import math
 
@@ -18,20 +20,22 @@ from headless_trainer.presentation.significance import (
     show_p,
 )
 
+# Answers of two models, 12 of which differ.
 RIGHT, WRONG = (
     [1] * 10 + [0] * 2 + [1] * 9,
     [0] * 10 + [1] * 2 + [1] * 9,
-)  # answers of two models, 12 of which differ
+)
 
 
 def test_by_hand():
-    # differences 1, 1, 2: mean 4/3, sample deviation sqrt(1/3), so t = (4/3) / (sqrt(1/3) / sqrt(3)) = 4 with 2 degrees of
-    # freedom, for which P(|T| > t) = 1 - t / sqrt(2 + t^2).
+    # differences 1, 1, 2: mean 4/3, sample deviation sqrt(1/3), so t = (4/3) / (sqrt(1/3) /
+    # sqrt(3)) = 4 with 2 degrees of freedom, for which P(|T| > t) = 1 - t / sqrt(2 + t^2).
     assert mean_test([1, 2, 3], [0, 1, 1], paired=True) == pytest.approx(1 - 4 / math.sqrt(18))
-    # means 2 and 2/3, variances 1 and 1/3: t = (4/3) / sqrt(1/3 + 1/9) = 2; Welch's degrees of freedom
-    # (4/9)^2 / ((1/3)^2 / 2 + (1/9)^2 / 2) = 3.2
+    # means 2 and 2/3, variances 1 and 1/3: t = (4/3) / sqrt(1/3 + 1/9) = 2; Welch's degrees of
+    # freedom (4/9)^2 / ((1/3)^2 / 2 + (1/9)^2 / 2) = 3.2
     assert mean_test([1, 2, 3], [0, 1, 1], paired=False) == pytest.approx(2 * stats.t.sf(2.0, 3.2))
-    # McNemar: of the 12 documents that one model alone gets right, 10 go to the first: 2 x (66 + 12 + 1) / 2^12
+    # McNemar: of the 12 documents that one model alone gets right, 10 go to the first: 2 x (66 + 12
+    # + 1) / 2^12
     assert mean_test(RIGHT, WRONG, paired=True) == pytest.approx(79 / 2048)
 
 
@@ -54,17 +58,16 @@ def test_scores_without_spread_say_what_a_permutation_test_says(paired, count):
         (first, second), lambda a, b: np.mean(a) - np.mean(b), **options
     ).pvalue
     assert result == pytest.approx(want)
-    assert is_significant(result) is (
-        not paired and count == 5
-    )  # two seeds of equal scores are no proof
+    # Two seeds of equal scores are no proof.
+    assert is_significant(result) is (not paired and count == 5)
     assert is_significant(mean_test([1] * 3000, [0] * 3000, paired=paired))
-    assert (
-        mean_test([0.1 + 0.2, 0.3], [0.3, 0.3], paired=paired) == 1.0
-    )  # the same but for rounding
+    # The same but for rounding.
+    assert mean_test([0.1 + 0.2, 0.3], [0.3, 0.3], paired=paired) == 1.0
 
 
 def test_holm_by_hand():
-    # from the smallest: 4 x 0.005; 3 x 0.01; 2 x 0.03; then 1 x 0.04, which must not be below the one before
+    # from the smallest: 4 x 0.005; 3 x 0.01; 2 x 0.03; then 1 x 0.04, which must not be below the
+    # one before
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.9]) == [1.0, 1.0] and holm([]) == [] and holm([0.2]) == [0.2]
 
@@ -83,10 +86,11 @@ def test_interval_of_the_mean_difference():
     ends = stats.ttest_rel(a, b).confidence_interval(0.95)
     assert mean_difference(a, b) == pytest.approx((5 / 3, ends.low, ends.high))
     assert mean_difference([1, 2, 3, 4], [0, 1, 2, 3]) == (1.0, 1.0, 1.0)  # every difference is 1
+    # Clopper and Pearson's bounds of 10 / 12.
     low, high = (
         stats.beta.ppf(0.025, 10, 3),
         stats.beta.ppf(0.975, 11, 2),
-    )  # Clopper and Pearson's bounds of 10 / 12
+    )
     assert mean_difference(RIGHT, WRONG) == pytest.approx(
         (8 / 21, 12 / 21 * (2 * low - 1), 12 / 21 * (2 * high - 1))
     )

@@ -1,4 +1,6 @@
-"""Several processes agree on the checkpoint, name the one that is lost, and go on from the last whole checkpoint."""
+"""Several processes agree on the checkpoint, name the one that is lost, and go on from the last
+whole checkpoint.
+"""
 
 import itertools
 import multiprocessing
@@ -28,8 +30,9 @@ from headless_trainer.signals import handlers
 
 ROOT = Path(__file__).parents[2]
 GLOO = RuntimeError(
-    "[/build/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.7]:90: Connection reset by peer. "
-    "This is typically caused by a remote worker hanging or bugs in the application."
+    "[/build/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.7]:90: "
+    "Connection reset by peer. This is typically caused by a remote worker hanging or bugs in the "
+    "application."
 )
 
 
@@ -67,9 +70,8 @@ class TestLostProcesses:
         monkeypatch.setattr("torch.distributed.get_rank", lambda: 2)
         # The launcher ends the others, which does not keep it from being said.
         monkeypatch.setattr("time.sleep", lambda seconds: os.kill(os.getpid(), signal.SIGTERM))
-        said = re.escape(
-            str(error).partition(" This is")[0].rstrip(".")
-        )  # gloo goes on with advice
+        # Gloo goes on with advice.
+        said = re.escape(str(error).partition(" This is")[0].rstrip("."))
         message = (
             rf"Process 2 .*lost the connection to another .* error: {said}\. To resume, .* auto"
         )
@@ -146,7 +148,9 @@ class TestTheFirstProcessFirst:
     def test_the_others_come_when_it_is_done_however_late(
         self, store, rank, local, first, bar, monkeypatch
     ):
-        """As long as one of its loops goes on: ours, or one of the libraries with a bar that nobody sees."""
+        """As long as one of its loops goes on: ours, or one of the libraries with a bar that nobody
+        sees.
+        """
         seconds, preparing = (
             itertools.count(),
             processes.first_process_first(self.args(first, 0), local=local),
@@ -175,9 +179,8 @@ def kill_the_first(rank: int, port: int, log: Path) -> None:
         store.set("past the start", b"")
     try:
         with processes.first_process_first(TestTheFirstProcessFirst.args(rank, rank, timeout=600)):
-            store.wait(
-                ["past the start"]
-            )  # killed earlier, it would take the store from the start of the other
+            # Killed earlier, it would take the store from the start of the other.
+            store.wait(["past the start"])
             os.kill(os.getpid(), signal.SIGKILL)
     except ConnectionError as error:
         log.write_text(str(error))

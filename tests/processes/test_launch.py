@@ -1,4 +1,6 @@
-"""Launch configurations are what accelerate takes, they really train, and a launch that would do less than asked is refused."""
+"""Launch configurations are what accelerate takes, they really train, and a launch that would do
+less than asked is refused.
+"""
 
 import json
 import os
@@ -44,9 +46,8 @@ class TestRefusal:
             ValueError, match="WORLD_SIZE is 4 but this machine has no GPU.*--use_cpu"
         ):
             check_launch(self.training(1), {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4"})
-        with pytest.raises(
-            ValueError, match="WORLD_SIZE is 4 but LOCAL_RANK is missing.*torchrun"
-        ):  # of Kubernetes
+        # Of Kubernetes.
+        with pytest.raises(ValueError, match="WORLD_SIZE is 4 but LOCAL_RANK is missing.*torchrun"):
             check_launch(self.training(1), {"RANK": "0", "WORLD_SIZE": "4"})
         check_launch(self.training(4), {"RANK": "0", "WORLD_SIZE": "4"})
 
@@ -162,10 +163,11 @@ class TestConfigurations:
             "DEEPSPEED": args.use_deepspeed,
         }
         assert [each for each, used in chosen.items() if used] == [kind]
+        # Precision is the script's to choose.
         assert (args.num_processes, args.mixed_precision) == (
             4,
             "no",
-        )  # precision is the script's to choose
+        )
         if kind == "DEEPSPEED":
             assert (
                 args.zero_stage == int(name[-1]) and args.deepspeed_multinode_launcher == "standard"
@@ -268,7 +270,8 @@ def test_two_processes_of_the_cpu_configuration_train(tmp_path, text_file):
     AutoModel.from_pretrained(tmp_path / "run")
 
 
-# Two machines with one GPU each, on this one without any: srun starts a task on each, and passes signals on.
+# Two machines with one GPU each, on this one without any: srun starts a task on each, and passes
+# signals on.
 SRUN = """#!/usr/bin/env bash
 trap 'kill -TERM $tasks' TERM
 for SLURM_NODEID in 0 1; do export SLURM_NODEID; "$@" & tasks="${tasks:-} $!"; done
@@ -328,9 +331,8 @@ def test_a_slurm_job_is_requeued_and_goes_on(tmp_path, text_file):
     command += ["--save_steps", "20", "--save_total_limit", "2"]
 
     def submit() -> subprocess.Popen:
-        own = environment | {
-            "SLURM_JOB_ID": str(processes.free_port())
-        }  # of which the script makes its port
+        # Of which the script makes its port.
+        own = environment | {"SLURM_JOB_ID": str(processes.free_port())}
         with (tmp_path / "log").open("a") as log:
             return subprocess.Popen(
                 command, cwd=ROOT, env=own, stdout=log, stderr=log, start_new_session=True
@@ -356,7 +358,6 @@ def test_a_slurm_job_is_requeued_and_goes_on(tmp_path, text_file):
     assert len(requeued.read_text().split()) == 1
     history = json.loads((output / "trainer_state.json").read_text())["log_history"]
     logged = [logs["step"] for logs in history if "loss" in logs]
-    assert logged == sorted(
-        {1, stopped, *range(20, 801, 20)}
-    )  # a log window ends at each checkpoint
+    # A log window ends at each checkpoint.
+    assert logged == sorted({1, stopped, *range(20, 801, 20)})
     load_file(output / "model.safetensors")

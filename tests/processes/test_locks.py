@@ -1,4 +1,6 @@
-"""One run at a time in a folder: who is refused, what is said, and that no lock outlives its process."""
+"""One run at a time in a folder: who is refused, what is said, and that no lock outlives its
+process.
+"""
 
 import errno
 import fcntl
@@ -124,8 +126,8 @@ def test_without_locks_there_is_a_warning(tmp_path, monkeypatch, caplog):
     with alone_in(tmp_path):
         pass
     assert (
-        "cannot be locked ([Errno 37] No locks available), so a second run could write to that folder"
-        in caplog.text
+        "cannot be locked ([Errno 37] No locks available), so a second run could write to that "
+        "folder" in caplog.text
     )
 
 

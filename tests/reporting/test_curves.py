@@ -27,9 +27,8 @@ def test_tokens_and_seconds_stand_in_every_row():
 def test_the_end_is_what_is_given():
     table = curves(HISTORY, (25, 3200, 5.5))
     assert table["tokens_seen"].tolist()[-1] == 3200 and table["train_seconds"].tolist()[-1] == 5.5
-    assert curves(HISTORY, (20, 1.0, 1.0))["tokens_seen"].tolist()[-1] == pytest.approx(
-        4000
-    )  # the log has that step
+    # The log has that step.
+    assert curves(HISTORY, (20, 1.0, 1.0))["tokens_seen"].tolist()[-1] == pytest.approx(4000)
     assert curves([]).empty and curves([{"step": 3, "eval_loss": 1.0}])["tokens_seen"].tolist() == [
         0
     ]

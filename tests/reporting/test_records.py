@@ -104,9 +104,8 @@ def test_the_end_of_a_run_is_read_from_what_it_wrote_last(tmp_path):
 def test_an_evaluation_belongs_to_the_step_it_was_made_at(tmp_path):
     run = make_run(tmp_path / "run", (0.1, 0.2, 0.3, None))
     results = {"eval_loss": 5.0, "eval_accuracy": 0.25, "eval_cross_entropy": 6.0, "step": 25}
-    (run / "eval_results.json").write_text(
-        json.dumps(results)
-    )  # of a run that ended there; this one was not evaluated
+    # Of a run that ended there; this one was not evaluated.
+    (run / "eval_results.json").write_text(json.dumps(results))
     found = read_training_run(run).curve("eval_accuracy", "tokens_seen").to_numpy().tolist()
     assert found[1:] == [[2000.0, 0.2], [2500.0, 0.25], [3000.0, 0.3]]
 

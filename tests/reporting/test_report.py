@@ -63,7 +63,8 @@ def test_tables_hold_the_figures(tmp_path, two):
 def test_figures_between_two_evaluations_are_interpolated(tmp_path, two):
     late = make_run(tmp_path / "late", (0.1, 0.2), pace=1000.0, steps=(15, 35))
     rows = rows_of(report(tmp_path, *two, late))
-    # The last common point is at 3,500 tokens: half way between 30 % and 40 %, and between 20 % and 30 %.
+    # The last common point is at 3,500 tokens: half way between 30 % and 40 %, and between 20 % and
+    # 30 %.
     assert [row[:2] for row in rows[1:4]] == [
         ["headless", "35.00%"],
         ["vanilla", "25.00%"],

@@ -19,14 +19,17 @@ pytestmark = pytest.mark.usefixtures("figures")  # reports draw no PNG, which ta
 def test_the_summary_says_who_is_best(tmp_path, two, capsys):
     sentences = texts(report(tmp_path, *two), "li")
     assert sentences[:4] == [
-        # Both were evaluated at 4,000 tokens; the headless run was done after 4 seconds, half way through the vanilla one.
-        "At equal tokens (4,000), held-out accuracy: 40.0% by headless (perplexity 600) and 30.0% by vanilla "
-        "(perplexity 700).",
-        "At equal training time (4 s), held-out accuracy: 40.0% by headless (perplexity 600) and 10.0% by "
-        "vanilla (perplexity 900).",
+        # Both were evaluated at 4,000 tokens; the headless run was done after 4 seconds, half way
+        # through the vanilla one.
+        "At equal tokens (4,000), held-out accuracy: 40.0% by headless (perplexity 600) and "
+        "30.0% by vanilla (perplexity 700).",
+        "At equal training time (4 s), held-out accuracy: 40.0% by headless (perplexity 600) and "
+        "10.0% by vanilla (perplexity 900).",
         # 700 is reached after 3,000 tokens and 3 seconds.
-        "To reach the others' final perplexity, headless needs 75% of the tokens and 38% of the training time of vanilla.",
-        "A configuration with one seed does not rule out chance, so nothing about it is significant.",
+        "To reach the others' final perplexity, headless needs 75% of the tokens and 38% of the "
+        "training time of vanilla.",
+        "A configuration with one seed does not rule out chance, so nothing about it is "
+        "significant.",
     ]
     shown = capsys.readouterr().out
     assert (
@@ -38,7 +41,9 @@ def test_the_summary_says_who_is_best(tmp_path, two, capsys):
 
 
 def test_shares_are_of_means_over_seeds_and_read_between_evaluations(tmp_path):
-    """Perplexities of 800 and 600 after 3,000 and 4,000 tokens, by the mean of the cross-entropies of two seeds."""
+    """Perplexities of 800 and 600 after 3,000 and 4,000 tokens, by the mean of the cross-entropies
+    of two seeds.
+    """
     runs = [
         make_run(tmp_path / "a0", (0.1, 0.2, 0.2, 0.4)),
         make_run(tmp_path / "a1", (0.1, 0.2, 0.2, 0.4), seed=1),
@@ -48,16 +53,16 @@ def test_shares_are_of_means_over_seeds_and_read_between_evaluations(tmp_path):
     between = (math.log(800) - math.log(700)) / (math.log(800) - math.log(600))
     shares = (3000 + 1000 * between) / 4000, (3 + between) / 8
     assert sentences[2] == (
-        "To reach the others' final perplexity, a needs {:.0%} of the tokens and {:.0%} of the training time of b."
+        "To reach the others' final perplexity, a needs {:.0%} of the tokens and {:.0%} of the "
+        "training time of b."
     ).format(*shares)
     path = runs[0] / "trainer_state.json"
     state = json.loads(path.read_text())
     path.write_text(
         json.dumps(state | {"log_history": state["log_history"] + state["log_history"][-1:]})
     )
-    assert (
-        texts(report(tmp_path, f"a={runs[0]},{runs[1]}", runs[2]), "li") == sentences
-    )  # evaluated twice
+    # Evaluated twice.
+    assert texts(report(tmp_path, f"a={runs[0]},{runs[1]}", runs[2]), "li") == sentences
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,8 @@ HISTORY = [
 def test_a_curve_is_drawn_of_what_there_is(tmp_path, history, width):
     draw_loss(history, tmp_path / "loss.png")
     data = (tmp_path / "loss.png").read_bytes()
-    assert (
-        data[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(data[16:20]) == width
-    )  # two panels, or one
+    # Two panels, or one.
+    assert data[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(data[16:20]) == width
 
 
 @pytest.mark.slow

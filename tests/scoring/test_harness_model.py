@@ -29,9 +29,8 @@ from headless_trainer.scoring import harness_model
 def harness_requests(tokenizer) -> list[tuple]:
     heron = "a grey heron watched the"
     pairs = [("the miller crossed", " the river."), (heron, " w"), (heron, " r")]
-    pairs += [
-        ("my sister " * n + "mended", " a broken wheel" * (n % 3 + 1)) for n in range(1, 9)
-    ]  # the last too long
+    # The last too long.
+    pairs += [("my sister " * n + "mended", " a broken wheel" * (n % 3 + 1)) for n in range(1, 9)]
     encoded = [
         (tokenizer(context).input_ids, tokenizer(target).input_ids) for context, target in pairs
     ]
@@ -55,8 +54,8 @@ def test_projecting_the_scored_positions_changes_no_score(
     ):
         assert got == (pytest.approx(want[0], rel=1e-5, abs=1e-5), want[1])
     assert (
-        "6 of 11 inputs are longer than the 24 tokens that the model reads, and lose their beginning."
-        in caplog.text
+        "6 of 11 inputs are longer than the 24 tokens that the model reads, and lose their "
+        "beginning." in caplog.text
     )
 
 
@@ -84,7 +83,8 @@ def test_only_the_scored_positions_are_projected(inputs, clm_tokenizer):
     ours._loglikelihood_tokens(
         [(("", ""), context, [5]), (("", ""), context[:-2], [6, 7]), (("", ""), context, [9])]
     )
-    # of two inputs (two requests share one) the longest has length n; the other ends one before, and two of it are scored
+    # of two inputs (two requests share one) the longest has length n; the other ends one before,
+    # and two of it are scored
     assert sizes == [(2, 3, 300)]
 
 
@@ -113,7 +113,8 @@ def test_a_tokenizer_that_allows_less_than_the_positions_is_warned_of(
 
 def test_a_tokenizer_without_special_tokens_scores_too(inputs, tmp_path, clm_tokenizer):
     backend = Tokenizer.from_str(clm_tokenizer.backend_tokenizer.to_str())
-    backend.no_padding()  # which names a padding token, and which other tests of the shared tokenizer turn on
+    # Which names a padding token, and which other tests of the shared tokenizer turn on.
+    backend.no_padding()
     bare = PreTrainedTokenizerFast(tokenizer_object=backend)
     assert (bare.pad_token, bare.bos_token, bare.eos_token) == (None, None, None)
     before = bare("the miller crossed!").input_ids
@@ -178,7 +179,9 @@ def test_weights_that_are_missing_or_left_out_and_tokens_without_a_row_are_refus
 
 
 def test_code_of_a_model_is_refused_and_not_asked_about(tmp_path, monkeypatch):
-    """transformers would ask on the terminal, and run it where the answer, or what is piped in, is "y"."""
+    """transformers would ask on the terminal, and run it where the answer, or what is piped in, is
+    "y".
+    """
     ran = tmp_path / "ran"
     (tmp_path / "model").mkdir()
     source = f"import pathlib\nfrom transformers import GPT2Config\npathlib.Path({str(ran)!r}).touch()\nConfig = GPT2Config\n"

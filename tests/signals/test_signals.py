@@ -1,4 +1,6 @@
-"""SIGTERM and Ctrl-C: a checkpoint where there is a training run, one line elsewhere, and workers that stay until then."""
+"""SIGTERM and Ctrl-C: a checkpoint where there is a training run, one line elsewhere, and workers
+that stay until then.
+"""
 
 import os
 import signal
@@ -149,9 +151,10 @@ def stopped_in(
 
 SIGNALS = [(signal.SIGTERM, "SIGTERM", 143), (signal.SIGINT, "Ctrl-C", 130)]
 SIGNALS += [(signal.SIGUSR1, "SIGUSR1", 138)]
+# Nohup make test.
 SIGNALS += [(signal.SIGHUP, "SIGHUP", 129)] * (
     signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
-)  # nohup make test
+)
 PHASES = [(kind, "step") for kind in ("memory", "persistent", "stream", "classification", "macOS")]
 PHASES += [("memory", "evaluation"), ("classification", "evaluation"), ("memory", "saving")]
 
@@ -338,7 +341,9 @@ def test_workers_that_are_left_do_not_hold_up_the_end_of_a_process(tmp_path):
 
 @pytest.mark.slow
 def test_workers_outlive_signals_from_their_first_moment(tmp_path):
-    """Those of short epochs and of evaluations start often, and torch makes SIGTERM fatal before they call anything of ours."""
+    """Those of short epochs and of evaluations start often, and torch makes SIGTERM fatal before
+    they call anything of ours.
+    """
     code = """
 import signal, sys, torch
 from pathlib import Path
@@ -387,9 +392,8 @@ def run_of(folder, do, steps: int = 4, **settings):
 
 def test_a_second_interrupt_is_an_interrupt_where_the_first_was_one(tmp_path):
     """In a notebook, the end of the process would be the end of all that it holds."""
-    outer = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # ignored where the tests run in the background
+    # Ignored where the tests run in the background.
+    outer = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         before = handlers()
         with pytest.raises(KeyboardInterrupt):
@@ -475,9 +479,8 @@ def test_a_signal_in_the_last_evaluation_leaves_a_checkpoint(tmp_path, kind, str
         )
     else:
         run = tiny_trainer(tmp_path, task="clm", **settings)
-        run.old_eval_dataset = (
-            run.eval_dataset
-        )  # scored by `predict`, after the event of an evaluation
+        # Scored by `predict`, after the event of an evaluation.
+        run.old_eval_dataset = run.eval_dataset
     callback = TrainerCallback()
 
     def on_event(args, state, *_, **__):

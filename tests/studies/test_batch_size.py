@@ -112,8 +112,7 @@ def test_a_whole_study_and_its_report_alone(tmp_path, text_lines):
         assert read["pool_size"] == (254 if "pools" in row["recipe"] else None)
         history = json.loads((settings.parent / "trainer_state.json").read_text())["log_history"]
         trained = [logs["train_seconds"] for logs in history if "train_seconds" in logs][-1]
-        assert (
-            row["seconds"][0] < 2 * trained
-        )  # of the steps, not of the process, whose start alone takes longer
+        # Of the steps, not of the process, whose start alone takes longer.
+        assert row["seconds"][0] < 2 * trained
     assert start("--report_only") == found
     assert (tmp_path / "runs" / "batch_size" / "results.png").stat().st_size > 1000

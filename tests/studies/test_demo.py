@@ -53,9 +53,8 @@ def test_docstrings_are_the_corpus_and_a_folder_is_on_one_side(study, tmp_path, 
     _, train, _, held_out = demo.docstrings(tmp_path / "docs")
     written = [Path(file).read_text().splitlines() for file in (train, held_out)]
     sides = [{json.loads(line)["text"][:3] for line in lines} for lines in written]
-    assert (
-        sides[0] and sides[1] and len(sides[0]) + len(sides[1]) == 2 * 26
-    )  # nothing short, and nothing of tests
+    # Nothing short, and nothing of tests.
+    assert sides[0] and sides[1] and len(sides[0]) + len(sides[1]) == 2 * 26
     assert not {text[0] for text in sides[0]} & {text[0] for text in sides[1]}
 
 

@@ -14,7 +14,8 @@ def test_words_of_several_pieces_with_text_around_them(study):
         [[1, 2, 5, 2, 3, 4, 1, 2, 4], [0, 1, 2, 6, 5, 2, 3, 4, 4], [0, 1, 4, 1, 2, 3, 4, 5, 2]]
     )
     found = study("novel_tokens").occurrences
-    # The first word of a row has no text before it, " a" alone is one piece, and the last word has no text behind it.
+    # The first word of a row has no text before it, " a" alone is one piece, and the last word has
+    # no text behind it.
     every = [(0, 2, 5), (0, 6, 8), (1, 1, 3), (1, 4, 7), (2, 3, 6)]
     assert found(ids, TEXTS, SimpleNamespace(words=9, following=1)) == every
     assert found(ids, TEXTS, SimpleNamespace(words=9, following=3)) == [
@@ -23,9 +24,8 @@ def test_words_of_several_pieces_with_text_around_them(study):
         (2, 3, 6),
     ]
     most = found(ids, TEXTS, SimpleNamespace(words=2, following=1))
-    assert most == [
-        place for place in every if place != (2, 3, 6)
-    ]  # two words occur twice, one once
+    # Two words occur twice, one once.
+    assert most == [place for place in every if place != (2, 3, 6)]
 
 
 def test_the_figures_are_those_of_a_model_with_the_token(study):

@@ -1,4 +1,6 @@
-"""studies/real_models.py and its helpers: what is asked for, conversations, and whole tiny studies."""
+"""studies/real_models.py and its helpers: what is asked for, conversations, and
+whole tiny studies.
+"""
 
 import json
 import math
@@ -39,7 +41,7 @@ def arguments(study, tmp_path, *more: str):
     return study("real_models").parse([*required, "--output_dir", str(tmp_path), *more])
 
 
-# What is asked for --------------------------------------------------------------------------
+# What is asked for ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_rows_of_unfinished_runs_are_left_out_on_request(study, tmp_path, monkey
     assert [(row["rate"], row["new"]) for row in rows] == [(1e-4, [0.0, 1.0])]
 
 
-# Conversations ------------------------------------------------------------------------------
+# Conversations --------------------------------------------------------------------------------
 
 
 def test_answers_alone_are_learned(study, chat_tokenizer):
@@ -182,7 +184,7 @@ def test_an_adapter_of_a_headless_model_is_refused(study, tmp_path, capsys):
     assert "lora_rank is 4" in f"{refused.value} {capsys.readouterr().err}"
 
 
-# Folders ------------------------------------------------------------------------------------
+# Folders --------------------------------------------------------------------------------------
 
 
 def test_a_package_s_folder_is_taken_as_it_is(study, tmp_path):
@@ -226,7 +228,7 @@ def test_what_cannot_be_made_is_refused_before_the_download(
     assert value in capsys.readouterr().err
 
 
-# Whole studies ------------------------------------------------------------------------------
+# Whole studies --------------------------------------------------------------------------------
 
 
 @pytest.fixture

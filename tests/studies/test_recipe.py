@@ -37,14 +37,15 @@ def made_run(folder, perplexities: list[float], pace: float = 1000.0) -> None:
 
 
 def test_shares_of_tokens_and_time(study, tmp_path, monkeypatch):
-    """Headless is at vanilla's end after half of its tokens, and takes half of vanilla's time in all."""
+    """Headless is at vanilla's end after half of its tokens, and takes half of vanilla's time in
+    all.
+    """
     runs = tmp_path / "clm_cpu_cosine"
     made_run(runs / "vanilla_tied" / "0.01_0", [400.0, 100.0], pace=1000.0)
     made_run(runs / "vanilla_tied" / "0.02_0", [400.0, 150.0])
     made_run(runs / "headless" / "0.01_0", [100.0, 50.0], pace=2000.0)
-    made_run(
-        runs / "headless" / "0.01_1", [70.0]
-    )  # of another study, with one evaluation: its end alone counts
+    # Of another study, with one evaluation: its end alone counts.
+    made_run(runs / "headless" / "0.01_1", [70.0])
     flags = [
         "--baseline",
         "vanilla tied",

@@ -13,13 +13,11 @@ FOLDERS = sorted(path.parent for path in RESULTS.glob("**/results.json"))
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(RESULTS)))
 def test_results_name_their_origin_and_no_machine_s_folders(folder):
     origin = json.loads((folder / "results.json").read_text())["origin"]
-    assert re.match(
-        r"python studies/\w+\.py ", origin["Command"]
-    )  # of the commit below: some studies have ended
+    # Of the commit below: some studies have ended.
+    assert re.match(r"python studies/\w+\.py ", origin["Command"])
     assert "transformers " in origin["Versions"]
-    assert re.fullmatch(
-        "[0-9a-f]{40}", origin["Commit of the working directory"]
-    )  # not "with changes"
+    # Not "with changes".
+    assert re.fullmatch("[0-9a-f]{40}", origin["Commit of the working directory"])
     one = "[0-9a-f]{40}(, with changes)?"
     assert re.fullmatch(f"({one}(, {one})*)?", origin.get("Commits of the runs", ""))
     table = (folder / "results.md").read_text()

@@ -37,8 +37,9 @@ def test_results_say_what_they_came_from(study, tmp_path, monkeypatch, capsys):
     assert found["results"] == {"perplexity": [1.5]}
     origin = found["origin"]
     assert origin["Command"] == (
-        f"python studies/tying.py --train_file data/en.txt.gz --output_dir {tmp_path.parent.name}/{tmp_path.name} "
-        "--others 'vanilla, tied=c/v@69' b=a/b/c '--flags=--data_dir b/c --y'"
+        "python studies/tying.py --train_file data/en.txt.gz --output_dir "
+        f"{tmp_path.parent.name}/{tmp_path.name} --others 'vanilla, tied=c/v@69' b=a/b/c "
+        "'--flags=--data_dir b/c --y'"
     )
     assert origin.items() >= software().items()
     assert origin["Commits of the runs"] == "0123, with changes, 4567"
@@ -92,7 +93,9 @@ def flags_given(command: list[str]) -> dict[str, list[str]]:
 
 @pytest.fixture
 def commands(study, monkeypatch):
-    """The module and the commands that it would have run, all of which come to their end at once."""
+    """The module and the commands that it would have run, all of which come to their
+    end at once.
+    """
     shared, started = study("shared"), []
 
     def run(command, folder, name, jobs):

@@ -39,7 +39,9 @@ def some_text(number: int) -> str:
 
 
 def test_a_word_is_where_its_token_is_all_of_it(study, tokenizer):
-    """Not at the beginning of a longer word, nor at the end of a row, where that cannot be known; the first ones alone."""
+    """Not at the beginning of a longer word, nor at the end of a row, where that cannot be known;
+    the first ones alone.
+    """
     script = study("synonyms")
     [garden], [river], [letter] = tokenizer([" garden", " river", "s"], add_special_tokens=False)[
         "input_ids"
@@ -116,7 +118,7 @@ def test_the_table_has_words_alone_and_in_context(study, decoder, tmp_path):
     assert {**rows[0], "words": ""} == {**rows[1], "words": ""} and rows[2] != rows[3]
     table = (tmp_path / "results" / "results.md").read_text()
     assert (
-        "| pairs | synonyms | the same words in other pairs | the same word | synonyms less other pairs |"
-        in table
+        "| pairs | synonyms | the same words in other pairs | the same word | synonyms less other "
+        "pairs |" in table
     )
     assert (tmp_path / "results" / "results.png").stat().st_size > 1000

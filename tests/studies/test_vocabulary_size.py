@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_token_is_predicted_once(study, tmp_path, text_lines, clm_tokenizer):
-    """Rows of 6 over a text of several, against one prediction after another from what a row has before it."""
+    """Rows of 6 over a text of several, against one prediction after another from what a row has
+    before it.
+    """
     script, end, documents = study("vocabulary_size"), clm_tokenizer.eos_token_id, text_lines[:3]
     model = harness_inputs.train(clm_tokenizer, text_lines, steps=3)
     save(tmp_path, model, clm_tokenizer)
@@ -77,7 +79,9 @@ def test_a_table_of_bits(study, tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def a_study(study, tmp_path, text_lines, monkeypatch):
-    """Runs the whole study on a small corpus, of headless models after four steps; its results and its table."""
+    """Runs the whole study on a small corpus, of headless models after four steps; its results and
+    its table.
+    """
     lines = [" ".join(text_lines[i : i + 12]) for i in range(200)]
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
     monkeypatch.chdir(ROOT)
@@ -105,13 +109,16 @@ def test_a_whole_study(a_study):
     assert (small["vocabulary"], large["vocabulary"]) == (270, 300)
     assert small["bytes_per_token"] < large["bytes_per_token"]
     assert small["training_bytes"] == pytest.approx(4 * 4 * 128 * small["bytes_per_token"])
-    # Nothing is learnt in four steps: near 8 bits for what is nearly a byte a token, and never below what the text holds.
+    # Nothing is learnt in four steps: near 8 bits for what is nearly a byte a token, and never
+    # below what the text holds.
     assert all(0.5 < row["scores"]["bits per byte"][0] < 8 for row in (small, large))
 
 
 @pytest.mark.slow
 def test_encoders_on_tasks(a_study, tmp_path, text_lines):
-    """Fine-tuned on one task, whose score is also the average; two recipes with two seeds have a p."""
+    """Fine-tuned on one task, whose score is also the average; two recipes with two
+    seeds have a p.
+    """
     (tmp_path / "sst2").mkdir()
     for split in ("train", "validation"):
         rows = [
@@ -135,6 +142,5 @@ def test_encoders_on_tasks(a_study, tmp_path, text_lines):
     )
     assert "| seeds | sst2 | average | seconds |" in table and "held-out bytes" not in table
     assert table.count(", p = ") == 2
-    assert (
-        a_study(*flags, "--loss", "cross_entropy", "--report_only")[0] == []
-    )  # those scores are of another loss
+    # Those scores are of another loss.
+    assert a_study(*flags, "--loss", "cross_entropy", "--report_only")[0] == []

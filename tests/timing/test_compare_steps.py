@@ -265,7 +265,7 @@ def test_heads_of_other_libraries_need_a_gpu(name):
         load_head(name, torch.device("cpu"))
 
 
-# The advice ---------------------------------------------------------------------------------------
+# The advice -----------------------------------------------------------------------------------
 
 
 def timings(**seconds: float) -> dict[str, Measurements]:
@@ -361,7 +361,7 @@ def test_without_an_exact_softmax_nothing_is_advised():
     assert "nothing to compare" in advise(measured, has_head=False)
 
 
-# Turns and processes ------------------------------------------------------------------------------
+# Turns and processes --------------------------------------------------------------------------
 
 
 class StandInProcess:

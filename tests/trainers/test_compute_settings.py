@@ -1,4 +1,6 @@
-"""How a step is computed changes what it costs and not what it is: compilation, bfloat16, checkpointing, attention."""
+"""How a step is computed changes what it costs and not what it is: compilation, bfloat16,
+checkpointing, attention.
+"""
 
 import dataclasses
 import itertools
@@ -96,7 +98,9 @@ def check_graphs(graphs: list[int]) -> None:
 @pytest.mark.parametrize("objective", ["headless", "sampled_softmax"])
 @pytest.mark.parametrize("task", ["clm", "mlm"])
 def test_the_trunk_is_compiled_once(tmp_path, task, tokenizer, objective):
-    """Whatever the numbers of targets, and at most once again where the last batch of an epoch is smaller."""
+    """Whatever the numbers of targets, and at most once again where the last batch of an epoch is
+    smaller.
+    """
     settings = {"negatives": "step", "isolate_documents": True, "max_steps": 6}
     settings["objective"] = objective
     run, gradients, graphs, plain, want = compiled_and_not(
@@ -211,9 +215,8 @@ ABSENT = [
 def test_an_attention_that_is_not_there(model_type, attention, tmp_path, monkeypatch):
     for package in ("is_kernels_available", "is_flash_attn_2_available"):
         monkeypatch.setattr(import_utils, package, lambda *_: False)
-    with pytest.raises(
-        SystemExit, match=f"attn_implementation is '{attention}'"
-    ):  # before any data
+    # Before any data.
+    with pytest.raises(SystemExit, match=f"attn_implementation is '{attention}'"):
         main(["--model_type", model_type, "--attn_implementation", attention, "--train_file", "nothing.txt",
               "--output_dir", str(tmp_path), "--max_steps", "1", "--use_cpu"])  # fmt: skip
 
@@ -259,7 +262,9 @@ def flash_stand_in(
     max_length_q=None,
     **_,
 ):
-    """What flash attention computes, ``(B, T, H, D)``: rows are one document each unless the bounds of documents are given."""
+    """What flash attention computes, ``(B, T, H, D)``: rows are one document each unless the bounds
+    of documents are given.
+    """
     assert attention_mask is None
     rows, _, length, width = query.shape
     if cu_seq_lens_q is None:

@@ -30,9 +30,8 @@ def data():
     generator = torch.Generator().manual_seed(0)
     hidden, weight = torch.randn(K, D, generator=generator), torch.randn(V, D, generator=generator)
     targets = torch.randint(V, (K,), generator=generator)
-    hidden = (
-        hidden + weight[targets] * (torch.arange(K) % 2)[:, None]
-    )  # about half of the predictions are right
+    # About half of the predictions are right.
+    hidden = hidden + weight[targets] * (torch.arange(K) % 2)[:, None]
     return hidden, targets, weight
 
 
@@ -106,7 +105,9 @@ def test_vocabulary_scores(chunks, data, with_bias):
 
 
 def test_processes_look_up_vectors_equally_often(chunks, data):
-    """Where the embedding is cut into shards, a look-up is an exchange that waits for every process."""
+    """Where the embedding is cut into shards, a look-up is an exchange that waits for every
+    process.
+    """
     hidden, targets, weight = data
     pool = NegativePool.from_targets(torch.tensor([1, 2, 2, 9]))
     calls = []
@@ -138,11 +139,13 @@ def test_low_precision_inputs_are_summed_in_float32(data):
 
 
 def test_log_prior_by_hand():
-    # Of three tokens one was never seen, so each of the two others gives it a third of an occurrence.
+    # Of three tokens one was never seen, so each of the two others gives it a third of an
+    # occurrence.
     prior = log_prior(torch.tensor([3, 0, 1]))
     assert prior.dtype == torch.float32
     assert prior.exp().tolist() == pytest.approx([(8 / 3) / 4, (2 / 3) / 4, (2 / 3) / 4])
-    # Three tokens were seen once and one twice: (3 + 1) / (3 + 2 + 2) of each of the five goes to the ten never seen.
+    # Three tokens were seen once and one twice: (3 + 1) / (3 + 2 + 2) of each of the five goes to
+    # the ten never seen.
     prior = log_prior(torch.tensor([9, 2, 1, 1, 1] + [0] * 10))
     part = 4 / 7
     assert prior.exp().tolist() == pytest.approx(
@@ -216,7 +219,9 @@ def test_sums_of_an_evaluation():
 
 
 def test_a_bias_of_the_head_is_part_of_every_score(data):
-    """As with a head whose vectors have one more column, which is the bias, and outputs that have a 1 there."""
+    """As with a head whose vectors have one more column, which is the bias, and outputs that have a
+    1 there.
+    """
     hidden, targets, weight = data
     bias, pool = (
         torch.randn(V, generator=torch.Generator().manual_seed(5)),

@@ -1,4 +1,5 @@
-"""What `transformers.Trainer` offers around a training run works with our trainers as it does there, or is refused by name.
+"""What `transformers.Trainer` offers around a training run works with our trainers as it does
+there, or is refused by name.
 
 Settings and parameters of the constructor: tests/test_refusals.py.
 """
@@ -114,9 +115,8 @@ def test_predict_gives_the_figures_of_an_evaluation(tmp_path, request, task, obj
     run.train()
     rows = token_rows(run.processing_class, 7, lengths=(12, 5))
     output, want = run.predict(rows), run.evaluate(rows)
-    assert (
-        output.predictions is None and output.label_ids is None
-    )  # of a vocabulary, nobody could hold them
+    # Of a vocabulary, nobody could hold them.
+    assert output.predictions is None and output.label_ids is None
     names = [name for name in want if not name.endswith(("runtime", "_per_second", "epoch"))]
     assert "eval_accuracy" in names and "eval_loss" in names
     for name in names:
@@ -125,7 +125,9 @@ def test_predict_gives_the_figures_of_an_evaluation(tmp_path, request, task, obj
 
 
 def test_a_model_that_is_made_anew_learns_the_token_that_pads(tmp_path, clm_tokenizer):
-    """That of a decoder ends texts as well; ``nn.Embedding`` would keep all gradients from its row."""
+    """That of a decoder ends texts as well; ``nn.Embedding`` would keep all gradients
+    from its row.
+    """
 
     def model_init():
         sizes = {
@@ -138,9 +140,8 @@ def test_a_model_that_is_made_anew_learns_the_token_that_pads(tmp_path, clm_toke
         }
         config = transformers.GPT2Config(pad_token_id=clm_tokenizer.pad_token_id, **sizes)
         model = transformers.GPT2ForSequenceClassification(config)
-        model.get_input_embeddings().padding_idx = (
-            clm_tokenizer.pad_token_id
-        )  # as other decoders have it
+        # As other decoders have it.
+        model.get_input_embeddings().padding_idx = clm_tokenizer.pad_token_id
         return model
 
     run = classifier(tmp_path, clm_tokenizer, model_init=model_init)
@@ -178,7 +179,9 @@ def test_rows_that_score_are_brought_up_to_date_too(shape, first):
 
 
 def test_a_bias_of_the_candidates_is_a_subclass_of_their_head(tmp_path, clm_tokenizer):
-    """Trained, saved beside the trunk, loaded, resumed, scored in both evaluations and in the free head."""
+    """Trained, saved beside the trunk, loaded, resumed, scored in both evaluations and in the free
+    head.
+    """
 
     class Biased(CandidateHead):
         def __init__(self, trunk):
@@ -247,10 +250,11 @@ def test_a_trainer_gives_the_language_model_that_its_trunk_implies(tmp_path):
 
 
 def test_positions_are_counted_as_in_training_where_another_id_pads(tmp_path, mlm_tokenizer):
+    # The tokenizer pads with 0.
     trunk, rows = (
         make_model("roberta", pad_token_id=1),
         token_rows(mlm_tokenizer),
-    )  # the tokenizer pads with 0
+    )
     run = make_trainer(tmp_path, trunk, rows, {"max_steps": 1}, processing_class=mlm_tokenizer)
     run.train()
     run.save_model()

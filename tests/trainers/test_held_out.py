@@ -1,4 +1,6 @@
-"""Held-out figures: of every row once, with the counts that belong to the weights, and without a trace in training."""
+"""Held-out figures: of every row once, with the counts that belong to the weights, and without a
+trace in training.
+"""
 
 import math
 import os
@@ -115,7 +117,9 @@ def _evaluate(rank: int, folder: str, count: int) -> None:
 
 @pytest.mark.slow
 def test_figures_do_not_depend_on_the_number_of_processes(tmp_path):
-    """Rows of several lengths in batches of 3, so that 2 and 3 processes end with rows that one has and another has not."""
+    """Rows of several lengths in batches of 3, so that 2 and 3 processes end with rows that one has
+    and another has not.
+    """
     _evaluate(0, str(tmp_path), 1)
     for count in (2, 3):
         processes.run(_evaluate, count, str(tmp_path), count)
@@ -260,7 +264,9 @@ def test_without_counts_there_are_no_figures_of_the_free_head(tmp_path, caplog):
 
 
 def test_scores_of_an_objective_are_taken_without_gradients(tmp_path):
-    """A new objective whose scores come straight from the model's parameters can be evaluated as it is."""
+    """A new objective whose scores come straight from the model's parameters can be evaluated as it
+    is.
+    """
 
     class Plain(HeadlessTrainer):
         def evaluation_scores(self, hidden, target_ids, pool, prior):

@@ -1,4 +1,6 @@
-"""docs/logs.md names every figure that training runs log, and says when each is logged; so do the rows of those shown."""
+"""docs/logs.md names every figure that training runs log, and says when each is logged; so do the
+rows of those shown.
+"""
 
 import os
 import re

@@ -40,7 +40,9 @@ def trainer(folder, callbacks=(), model=None, **settings):
 
 
 def naive_step(batches: list[list[dict]], groups: list[list[int]], drawn: list[int], whole: bool):
-    """Loss and gradients of a step, by position; ``groups`` are sizes of pools in each forward, ``whole`` is one of all."""
+    """Loss and gradients of a step, by position; ``groups`` are sizes of pools in each forward,
+    ``whole`` is one of all.
+    """
     model = trunk().double()
     embedding = model.get_input_embeddings().weight
     outputs, targets = [], []
@@ -120,7 +122,9 @@ def test_the_mixture_by_hand():
 
 
 def test_what_is_learned_and_the_prior_make_the_language_model():
-    """One context: the scores at the minimum of the loss and the log of what the candidates were give the frequencies."""
+    """One context: the scores at the minimum of the loss and the log of what the candidates were
+    give the frequencies.
+    """
     targets, drawn = (
         torch.tensor([0] * 50 + [1] * 30 + [2] * 20),
         torch.arange(4).repeat_interleave(25),
@@ -139,9 +143,8 @@ def test_what_is_learned_and_the_prior_make_the_language_model():
         return value
 
     optimizer.step(loss)
-    counts = 10**6 * targets.bincount(
-        minlength=4
-    )  # so many that the token never seen takes nothing from the others
+    # So many that the token never seen takes nothing from the others.
+    counts = 10**6 * targets.bincount(minlength=4)
     found = (scores + candidate_log_prior(counts, len(drawn) / pool.size)).softmax(-1)
     assert found[:3].tolist() == pytest.approx([0.5, 0.3, 0.2], abs=1e-3)
 
@@ -198,7 +201,9 @@ def test_each_step_draws_anew(tmp_path):
 
 
 def topped_up_step(run, batches: list[list[dict]], earlier: torch.Tensor):
-    """Loss and gradients, by position, of a step whose ``batches`` share a pool with ``earlier``."""
+    """Loss and gradients, by position, of a step whose ``batches`` share a pool with
+    ``earlier``.
+    """
     model = trunk().double()
     embedding = model.get_input_embeddings().weight
     losses = []
@@ -330,7 +335,9 @@ def test_sampled_softmax_expects_the_targets_that_top_up(tmp_path):
 
 
 def _resumed_process(rank: int, folder: str, settings: dict) -> None:
-    """Train without a stop, then from the checkpoint of step 3; leave logs, weights and candidates."""
+    """Train without a stop, then from the checkpoint of step 3; leave logs, weights
+    and candidates.
+    """
     results = {}
     for name, checkpoint in (("whole", None), ("resumed", f"{folder}/whole/checkpoint-3")):
         objective = settings.get("objective", "headless")

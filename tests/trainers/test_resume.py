@@ -1,4 +1,6 @@
-"""A run that goes on from a checkpoint is the same run, or what differs is said, or it is refused."""
+"""A run that goes on from a checkpoint is the same run, or what differs is said,
+or it is refused.
+"""
 
 import json
 import sys
@@ -75,9 +77,8 @@ def test_what_the_optimizer_brings_back_is_said_to_have_no_effect(tmp_path, capl
         "weight_decay is 0.1",
     ]
     assert "0.001" in ours(caplog)[0]
-    assert (
-        logged(again, "learning_rate")[-1] == 0.001 / 2
-    )  # as it says: half is left after the first of two steps
+    # As it says: half is left after the first of two steps.
+    assert logged(again, "learning_rate")[-1] == 0.001 / 2
     assert again.optimizer.param_groups[0]["weight_decay"] == 0.0
     written = read_settings(tmp_path / "b" / "checkpoint-2")  # what cards and reports tell
     assert (written["learning_rate"], written["weight_decay"]) == (0.001, 0.0)
@@ -132,9 +133,8 @@ def test_best_scores_of_other_measures_are_not_compared(tmp_path, settings, said
     run.facts.held_out_texts = settings.get("texts", "a")
     with pytest.raises(ValueError, match=said):
         run.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-1"))
-    assert (
-        run.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-2")).global_step == 2
-    )  # its end
+    # Its end.
+    assert run.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-2")).global_step == 2
 
 
 def loss_of(module, scope="Loss"):
@@ -343,7 +343,9 @@ def vanilla(folder, config, **settings):
 
 
 def run_of(folder, config, objective, data=None, **settings):
-    """A run of four steps, saved after two, of a model of a configuration with its head unless it is headless."""
+    """A run of four steps, saved after two, of a model of a configuration with its head unless it
+    is headless.
+    """
     torch.manual_seed(0)
     rows = data or [
         {"input_ids": [(row * place) % 29 + 1 for place in range(3, 11)]} for row in range(1, 9)
@@ -400,7 +402,8 @@ def test_a_checkpoint_without_a_weight_is_refused(tmp_path):
         run._load_from_checkpoint(str(tmp_path))
 
 
-# Architectures whose weights `save_pretrained` converts: of experts, and of queries, keys and values.
+# Architectures whose weights `save_pretrained` converts: of experts, and of queries, keys and
+# values.
 EXPERTS = {
     "qwen3_moe": {
         "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "num_key_value_heads": 1, "head_dim": 8,
@@ -529,7 +532,9 @@ def test_frequencies_of_the_longest_row_so_far_are_those_of_a_resumed_run(tmp_pa
 
 
 def test_a_tied_head_with_a_bias_of_its_own_is_resumed_and_its_best_checkpoint_read(tmp_path):
-    """Its checkpoints hold the bias in other weights, which any client reads, and beside them what is trained."""
+    """Its checkpoints hold the bias in other weights, which any client reads, and beside them what
+    is trained.
+    """
     tied = {
         "head_bias": "prior",
         "load_best_model_at_end": True,

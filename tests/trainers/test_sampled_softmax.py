@@ -1,4 +1,6 @@
-"""Sampled softmax: the model's own head on candidates, against the loss written out for every prediction."""
+"""Sampled softmax: the model's own head on candidates, against the loss written out for every
+prediction.
+"""
 
 import builders
 import pytest

@@ -1,5 +1,6 @@
-"""Weights, gradients and optimizer cut into shards by DeepSpeed ZeRO and FSDP2, as accelerate launch starts them, on two CPU
-processes or up to two GPUs: the numbers of one process."""
+"""Weights, gradients and optimizer cut into shards by DeepSpeed ZeRO and FSDP2, as accelerate
+launch starts them, on two CPU processes or up to two GPUs: the numbers of one process.
+"""
 
 import os
 import shutil
@@ -82,7 +83,9 @@ def train(
     resume: bool = False,
     fsdp=False,
 ):
-    """Losses and held-out figures of a run, saved in ``folder``, and whether this process has all of the embedding."""
+    """Losses and held-out figures of a run, saved in ``folder``, and whether this process has all
+    of the embedding.
+    """
     args = HeadlessTrainingArguments(
         str(folder), task=task, objective=objective, negatives="micro_batch" if objective == "vanilla" else "world",
         per_device_train_batch_size=batch_size, per_device_eval_batch_size=1,
@@ -96,7 +99,8 @@ def train(
             "stage3_param_persistence_threshold"
         ] = 0
     if fsdp:
-        # accelerate shards on accelerators alone, though torch does on CPUs too: this lets it take the same way here.
+        # accelerate shards on accelerators alone, though torch does on CPUs too: this lets it take
+        # the same way here.
         PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
     kinds = {
         "headless": HeadlessTrainer,
@@ -129,9 +133,8 @@ def _train_all(rank: int, folder: str, made: dict[str, str], device: str) -> Non
     found, fsdp = {}, device == "cpu" and made.pop("ACCELERATE_USE_FSDP", None) == "true"
     os.environ.update(made)
     settings = {"batch_size": 1, "device": device, "fsdp": fsdp}
-    torch.use_deterministic_algorithms(
-        device == "cuda"
-    )  # on which the same run differs in its last bits otherwise
+    # On which the same run differs in its last bits otherwise.
+    torch.use_deterministic_algorithms(device == "cuda")
     if made.get("ACCELERATE_USE_DEEPSPEED"):
         import deepspeed
 
@@ -173,8 +176,9 @@ def alone(tmp_path_factory, device):
     return folder, found
 
 
-# Largest differences of losses and of weights. On a GPU the kernels themselves differ with the size of the batch, and AdamW
-# makes of a gradient that is rounding alone, as a key's bias has, a step of the usual length.
+# Largest differences of losses and of weights. On a GPU the kernels themselves differ with the size
+# of the batch, and AdamW makes of a gradient that is rounding alone, as a key's bias has, a step of
+# the usual length.
 TOLERANCE = {"cpu": (5e-5, 1e-5), "cuda": (1e-3, 1e-2)}
 
 

@@ -1,4 +1,6 @@
-"""Short documents that share a row have the loss and the gradients that each has in a row of its own."""
+"""Short documents that share a row have the loss and the gradients that each has in a row of its
+own.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""Training on a stream: resumed equals never stopped, in any pass, with workers and with several processes."""
+"""Training on a stream: resumed equals never stopped, in any pass, with workers and with several
+processes.
+"""
 
 import itertools
 import json
@@ -92,9 +94,8 @@ def test_ignore_data_skip_begins_anew(tmp_path, text_lines):
     settings = {"max_steps": 11, "ignore_data_skip": True, "stream": {"max_seq_length": LENGTH}}
     again = trainer(tmp_path / "b", text_lines, "clm", **settings)
     again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-5"))
-    assert (
-        again.state.global_step == 11 and again.train_dataset.state_dict()["places"] == places
-    )  # after 6 steps
+    # After 6 steps.
+    assert again.state.global_step == 11 and again.train_dataset.state_dict()["places"] == places
 
 
 def test_refused(tmp_path, text_lines):
@@ -110,9 +111,8 @@ def test_refused(tmp_path, text_lines):
         match="no position in these rows, since its run read a stream: add --streaming, or",
     ):
         check_resume(plain, checkpoint)
-    os.remove(
-        os.path.join(checkpoint, "stream_0.json")
-    )  # as a run that read no stream leaves a checkpoint
+    # As a run that read no stream leaves a checkpoint.
+    os.remove(os.path.join(checkpoint, "stream_0.json"))
     write_manifest(checkpoint, **read_facts(checkpoint) | {"stream": False})
     with pytest.raises(ValueError, match="stream_0.json.*--ignore_data_skip"):
         trainer(tmp_path / "c", text_lines, "clm").train(resume_from_checkpoint=checkpoint)
@@ -161,11 +161,12 @@ def losses_on(folder, data, *, resume=None, **settings) -> dict[int, tuple]:
 
 @pytest.mark.parametrize("count, negatives", [(10, "micro_batch"), (11, "world"), (5, "world")])
 def test_a_dataset_without_a_length_has_whole_steps(tmp_path, count, negatives):
-    """A step takes 8 rows: a pass ends inside of a step, inside of a batch (11), and before the first step does (5)."""
+    """A step takes 8 rows: a pass ends inside of a step, inside of a batch (11), and before the
+    first step does (5).
+    """
     data = Unsized(rows_of_nine(count))
-    same = [
-        row for data.epoch in range(99 // count + 1) for row in data
-    ]  # pass after pass, in one list
+    # Pass after pass, in one list.
+    same = [row for data.epoch in range(99 // count + 1) for row in data]
     want = losses_on(tmp_path / "list", same, negatives=negatives, save_strategy="no")
     got = losses_on(tmp_path / "stream", data, negatives=negatives)
     assert got == want and [seen for _, seen in got.values()] == [
@@ -266,9 +267,8 @@ def test_two_processes_resume_exactly(tmp_path, text_lines):
         assert all(
             torch.equal(got["weights"][name], weight) for name, weight in want["weights"].items()
         )
-    one = trainer(
-        tmp_path / "one", text_lines, "mlm", per_device_train_batch_size=2 * ROWS
-    )  # as many rows a step
+    # As many rows a step.
+    one = trainer(tmp_path / "one", text_lines, "mlm", per_device_train_batch_size=2 * ROWS)
     with pytest.raises(ValueError, match="processes is 1 .* 2"):
         one.train(resume_from_checkpoint=str(checkpoint))
 

@@ -1,4 +1,6 @@
-"""Batches of a collator become inputs and aligned labels; packed documents stay apart in real models."""
+"""Batches of a collator become inputs and aligned labels; packed documents stay apart in real
+models.
+"""
 
 from dataclasses import replace
 
@@ -139,7 +141,8 @@ def test_mlm_seeds(make, bert, mlm_tokenizer, text_lines):
     assert torch.equal(labels(maker, 3), labels(maker, 3))
     drawn = [labels(maker, 3), labels(maker, 4), labels(other, 3), labels(maker, None)]
     assert len({tuple(row.flatten().tolist()) for row in drawn}) == 4
-    # Held-out rows have the same targets under every seed, or its seeds would be compared on different ones.
+    # Held-out rows have the same targets under every seed, or its seeds would be compared on
+    # different ones.
     assert torch.equal(labels(other, None), labels(maker, None))
 
 
@@ -169,18 +172,21 @@ def test_mlm_refuses_labels_that_copy_the_inputs(make, bert, step, ignored):
 
 
 def test_mlm_takes_labels_whose_targets_are_all_shown_by_chance(make, bert):
-    """A tenth of the targets is shown as it is: a few may all be, in a batch or two, and then others are not."""
+    """A tenth of the targets is shown as it is: a few may all be, in a batch or two, and then
+    others are not.
+    """
     ids = torch.randint(5, VOCAB_SIZE, (2, 50), generator=torch.Generator().manual_seed(0))
     few = torch.full_like(ids, IGNORE_INDEX)
     few[:, 3] = ids[:, 3]
     other, maker = few.clone(), make("mlm", bert)
     other[0, 3] += 1
+    # From the third on they are those of a collator that masks.
     for labels in (
         few,
         few,
         other,
         *[few] * 300,
-    ):  # from the third on they are those of a collator that masks
+    ):
         assert torch.equal(maker({"input_ids": ids, "labels": labels}, 0)["labels"], labels)
 
 
@@ -248,7 +254,9 @@ def test_a_packed_document_reads_as_if_alone(
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_padding_after_a_document_has_something_to_see(make, attention, mlm_tokenizer):
-    """A row of the mask without an entry is a softmax of nothing: NaN on some devices, and NaN spreads to the others."""
+    """A row of the mask without an entry is a softmax of nothing: NaN on some devices, and NaN
+    spreads to the others.
+    """
     maker = make("mlm", build("bert", attention), isolate_documents=True)
     ids = torch.tensor([[5, 6, mlm_tokenizer.sep_token_id, 0, 0]])
     mask = maker({"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 1, 0, 0]])}, None)[

@@ -1,4 +1,6 @@
-"""The order of the rows of a run: similar lengths together, and the same rows again after a resume."""
+"""The order of the rows of a run: similar lengths together, and the same rows
+again after a resume.
+"""
 
 import json
 import os
@@ -9,9 +11,8 @@ import pytest
 from builders import VOCAB, Tokenizer, trainer_for
 from datasets import Dataset
 
-LENGTHS = np.random.default_rng(0).integers(
-    3, 30, 48
-)  # 48 rows in steps of 2 x 4: an epoch is 6 steps
+# 48 rows in steps of 2 x 4: an epoch is 6 steps.
+LENGTHS = np.random.default_rng(0).integers(3, 30, 48)
 
 
 def rows() -> Dataset:

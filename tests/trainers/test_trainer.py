@@ -48,14 +48,15 @@ def first_gradients(tmp_path, task, tokenizer, **settings):
 
 
 def assert_same_gradients(got, want, tolerance):
-    """The whole gradient agrees to ``tolerance``, and each tensor's to a hundred times that, which rounding may cost it."""
+    """The whole gradient agrees to ``tolerance``, and each tensor's to a hundred times that, which
+    rounding may cost it.
+    """
     assert got.keys() == want.keys() and len(want) > 10
     difference = torch.cat([(got[name] - want[name]).flatten() for name in want]).norm()
     assert difference <= tolerance * torch.cat([grad.flatten() for grad in want.values()]).norm()
     for name, expected in want.items():
-        if (
-            "key.bias" not in name and "attn.c_attn.bias" not in name
-        ):  # a key's bias cancels in the softmax
+        # A key's bias cancels in the softmax.
+        if "key.bias" not in name and "attn.c_attn.bias" not in name:
             assert expected.norm() > 0, name
             assert (got[name] - expected).norm() <= 100 * tolerance * expected.norm(), name
 
@@ -71,7 +72,9 @@ def test_the_first_step_is_logged_unless_nothing_is(tmp_path, clm_tokenizer, set
 
 @pytest.mark.parametrize("negatives", ["micro_batch", "step"])
 def test_floor_and_guess_are_those_of_the_logged_loss(tmp_path, clm_tokenizer, negatives):
-    """With micro-batches of unequal size, one of them without a target: outputs of zero have equal scores."""
+    """With micro-batches of unequal size, one of them without a target: outputs of zero have equal
+    scores.
+    """
     trunk = tiny_model("clm", len(clm_tokenizer))
     trunk.ln_f.weight.data.zero_()
     generator, lengths = torch.Generator().manual_seed(0), (30, 30, 3, 5, 1, 1)
@@ -254,9 +257,8 @@ def test_counts_go_on_from_a_headless_model_and_not_from_a_vanilla_one(
     mixed = make_trainer(
         tmp_path / "mixed", model, token_rows(clm_tokenizer), {"objective": "vanilla"}
     )
-    assert (
-        mixed.token_counts.any() and mixed.window.candidates == 0
-    )  # no headless model goes on from these
+    # No headless model goes on from these.
+    assert mixed.token_counts.any() and mixed.window.candidates == 0
 
 
 def test_best_checkpoint_is_kept_and_found(tmp_path, clm_tokenizer):
@@ -324,7 +326,9 @@ def test_head_bias_starts_at_the_prior_and_is_trained(tmp_path, clm_tokenizer, d
 
 @pytest.mark.parametrize("head_bias", ["none", "prior"])
 def test_what_is_saved_generates_with_a_cache(tmp_path, clm_tokenizer, head_bias):
-    """Training turns the cache off; a language model that was saved so would generate many times slower."""
+    """Training turns the cache off; a language model that was saved so would generate many times
+    slower.
+    """
     run = vanilla_trainer(tmp_path, clm_tokenizer, head_bias=head_bias)
     run.train()
     run.save_model()

@@ -1,5 +1,7 @@
-"""Between the drawing of its targets and its end, a step asks the device for no number but those listed here: `.item()`,
-`nonzero`, `unique` and the like wait for all that the host asked of it before."""
+"""Between the drawing of its targets and its end, a step asks the device for no number but those
+listed here: `.item()`, `nonzero`, `unique` and the like wait for all that the host asked of it
+before.
+"""
 
 import sys
 from collections import Counter
@@ -32,7 +34,9 @@ SPARSE = {
 
 
 class Waits(TorchDispatchMode, TrainerCallback):
-    """Keeps where the host asked for a number, from the drawing of a step's targets to the end of the step."""
+    """Keeps where the host asked for a number, from the drawing of a step's targets to the end of
+    the step.
+    """
 
     def __init__(self):
         super().__init__()

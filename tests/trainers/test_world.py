@@ -1,4 +1,6 @@
-"""Negatives of all processes: the gradient of several processes is that of one process with the whole batch."""
+"""Negatives of all processes: the gradient of several processes is that of one process with the
+whole batch.
+"""
 
 import os
 from contextlib import nullcontext
@@ -64,8 +66,8 @@ def _train_cases(
         torch.save(found, os.path.join(folder, "found.pt"))
 
 
-# Largest difference of a gradient, over the largest magnitude of that gradient. In float32 the sums of several processes
-# round differently from those of one: 1.4e-6 was seen, and 3e-15 in float64.
+# Largest difference of a gradient, over the largest magnitude of that gradient. In float32 the sums
+# of several processes round differently from those of one: 1.4e-6 was seen, and 3e-15 in float64.
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12}
 
 
@@ -77,7 +79,9 @@ TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12}
     *(pytest.param(count, torch.float64, "cuda", marks=pytest.mark.gpu) for count in (1, 2, 4)),
 ])  # fmt: skip
 def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, count, dtype, device):
-    """Without and with accumulation, uneven numbers of targets, and (with one row a micro-batch) a process without any."""
+    """Without and with accumulation, uneven numbers of targets, and (with one row a micro-batch) a
+    process without any.
+    """
     if device == "cuda" and torch.cuda.device_count() < count:
         pytest.skip(f"needs {count} GPUs")
     most = ROWS // count

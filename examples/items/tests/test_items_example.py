@@ -1,4 +1,6 @@
-"""The example of items: its files, its ranks against the plainest computation, and its two commands on tiny models."""
+"""The example of items: its files, its ranks against the plainest computation, and its two commands
+on tiny models.
+"""
 
 import gzip
 import json
@@ -36,7 +38,7 @@ from headless_trainer.objective.prior import log_prior
 
 ITEMS, LENGTH = 47, 8
 
-# Files -------------------------------------------------------------------------------------------------------------------
+# Files ----------------------------------------------------------------------------------------
 
 TABLE = pd.DataFrame(
     {
@@ -168,7 +170,7 @@ def test_what_is_trained_on_and_what_is_held_out():
     leave_one_out([np.array([1, 1, 1])], keep_seen=True)
 
 
-# Ranks -------------------------------------------------------------------------------------------------------------------
+# Ranks ----------------------------------------------------------------------------------------
 
 
 def made() -> tuple[GPT2Model, torch.Tensor, HeldOut]:
@@ -206,9 +208,8 @@ def test_ranks_are_those_of_the_plain_computation(monkeypatch, keep_seen, at_onc
     """5 users at a time leave a partial batch."""
     monkeypatch.setattr("ranking.SCORES_AT_ONCE", at_once)
     model, log_q, held_out = made()
-    held_out.histories[0][-1] = held_out.targets[
-        0
-    ]  # which is never found, where what was seen is not ranked
+    # Which is never found, where what was seen is not ranked.
+    held_out.histories[0][-1] = held_out.targets[0]
     taus = (0.0, 0.75, 3.0)
     ranks = target_ranks(model, log_q, held_out, taus, keep_seen=keep_seen)
     for row, tau in zip(ranks, taus, strict=True):
@@ -245,15 +246,18 @@ def test_figures_by_hand():
     assert found["mrr"] == pytest.approx((1 + 1 / 3 + 1 / 8 + 1 / 31) / 5)
 
 
-# The commands ------------------------------------------------------------------------------------------------------------
+# The commands ---------------------------------------------------------------------------------
 
 TINY = "--hidden_size 16 --num_hidden_layers 1 --max_seq_length 8 --per_device_train_batch_size 8 --use_cpu --keep_seen"
-TINY += " --learning_rate 0.02 --disable_tqdm true --dropout 0.1 --metric_for_best_model ndcg@10"  # recall has ties
+# Recall has ties.
+TINY += " --learning_rate 0.02 --disable_tqdm true --dropout 0.1 --metric_for_best_model ndcg@10"
 
 
 @pytest.fixture
 def corpus(tmp_path):
-    """Forty users take one of twenty items after the other, each from a place of their own: the next one can be known."""
+    """Forty users take one of twenty items after the other, each from a place of their own: the
+    next one can be known.
+    """
     lines = [
         f"u{user} " + " ".join(f"i{(user + step) % 20}" for step in range(5 + user % 6))
         for user in range(40)
@@ -315,16 +319,17 @@ def test_what_comes_next_is_learned_and_used(tmp_path, corpus, flags, monkeypatc
         with pytest.raises(SystemExit):
             recommend.main(flags.split())
     assert "best.jsonl exists: name a new one" in capsys.readouterr().err
-    (folder / "items.json").write_text(
-        '{"tau": 1.0, "items": []}'
-    )  # as it was with positions from the start
+    # As it was with positions from the start.
+    (folder / "items.json").write_text('{"tau": 1.0, "items": []}')
     with pytest.raises(SystemExit, match="train it again"):
         recommend.load(str(folder))
 
 
 @pytest.mark.slow
 def test_the_prior_is_that_of_the_candidates_that_were_scored(tmp_path, monkeypatch):
-    """A catalogue of 6 items, of which 40 are drawn in each step: log q against all pools added up."""
+    """A catalogue of 6 items, of which 40 are drawn in each step: log q against all
+    pools added up.
+    """
     generator = np.random.default_rng(0)
     users = [generator.choice(6, size=12, p=np.array([32, 16, 8, 4, 2, 1]) / 63) for _ in range(40)]
     (tmp_path / "a.txt").write_text(
@@ -341,9 +346,8 @@ def test_the_prior_is_that_of_the_candidates_that_were_scored(tmp_path, monkeypa
     flags = "--sampled_negatives 40 --num_train_epochs 8 --per_device_train_batch_size 2 --early_stopping_patience 0"
     run(tmp_path / "a.txt", tmp_path / "run", f"{flags} --max_seq_length 12")
     q = torch.from_numpy(np.load(tmp_path / "run" / "log_q.npy")).exp()
-    assert seen.sum() == 8 * (
-        20 * 40 + 40 * 9
-    )  # of twelve items two are held out, and the first is no target
+    # Of twelve items two are held out, and the first is no target.
+    assert seen.sum() == 8 * (20 * 40 + 40 * 9)
     assert torch.allclose(q, seen / seen.sum(), atol=0.01)
     names = json.loads((tmp_path / "run" / "items.json").read_text())["items"]
     counts = torch.tensor(
@@ -355,7 +359,9 @@ def test_the_prior_is_that_of_the_candidates_that_were_scored(tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_resumed_equals_never_stopped(tmp_path, corpus):
-    """From the second of several epochs, with the patience that was left: its weights, and the end of the training."""
+    """From the second of several epochs, with the patience that was left: its weights, and the end
+    of the training.
+    """
     flags = "--num_train_epochs 30 --early_stopping_patience 2 --save_total_limit 99"
     whole = run(corpus, tmp_path / "whole", flags)
     shutil.copytree(tmp_path / "whole" / "checkpoint-10", tmp_path / "again" / "checkpoint-10")
