@@ -115,8 +115,8 @@ class FiniteCheck:
                 else "There is no earlier checkpoint"
             )
             resume = (
-                "Resume with a lower max_grad_norm, or start anew with a lower learning_rate or more "
-                "warmup_steps"
+                "Resume with a lower max_grad_norm, or start anew with a lower learning_rate or "
+                "more warmup_steps"
             )
             advice = f"{kept}. {resume if last else advice}"
         return FloatingPointError(f"{what}, so the run stops. {advice}.")
