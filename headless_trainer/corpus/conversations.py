@@ -10,6 +10,8 @@ from datasets.fingerprint import Hasher
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
+from .encoding import DocumentEncoder
+
 logger = logging.getLogger(__name__)
 
 # The fields of a message: those that chat templates read, and those of ShareGPT.
@@ -62,9 +64,9 @@ def content_field(column_type: pa.DataType) -> str:
 class ChatTemplate:
     """The chat template of a tokenizer, which turns a conversation into one document.
 
-    The document has no token twice that the tokenizer or the packing adds to every document: the
-    template's own beginning-of-text token goes, and so does white space behind its last
-    end-of-text token.
+    The document has no token twice that the tokenizer or the packing adds to every document: what
+    the tokenizer puts before every text, such as a beginning-of-text token, goes where the template
+    writes it too, and so does white space behind its last end-of-text token.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -104,7 +106,7 @@ class ChatTemplate:
     def identity(self) -> str:
         """A hash of all that determines the texts besides the conversations."""
         specials = sorted(self.tokenizer.special_tokens_map.items())
-        return Hasher.hash([self.template, repr(specials), self._first_token()])
+        return Hasher.hash([self.template, repr(specials), self._added_before()])
 
     def texts(self, conversations: pa.ChunkedArray, source: str, first_row: int) -> pa.Array:
         """Write conversations as texts; rows without messages have none.
@@ -120,11 +122,11 @@ class ChatTemplate:
         Raises:
             ValueError: if a conversation cannot be written, with source and row.
         """
-        first_token = self._first_token()
+        added_before = self._added_before()
         texts = []
         for row, conversation in enumerate(conversations.to_pylist(), first_row):
             try:
-                texts.append(self._text(conversation, first_token))
+                texts.append(self._text(conversation, added_before))
             except (TemplateError, TypeError, ValueError) as error:
                 reason = (str(error) or type(error).__name__).splitlines()[0]
                 raise ValueError(
@@ -133,7 +135,7 @@ class ChatTemplate:
                 ) from error
         return pa.array(texts, pa.string())
 
-    def _text(self, conversation: list[dict | None] | None, first_token: str | None) -> str | None:
+    def _text(self, conversation: list[dict | None] | None, added_before: str) -> str | None:
         messages = [_as_message(message) for message in conversation or () if message is not None]
         if not messages:
             return None
@@ -141,20 +143,16 @@ class ChatTemplate:
             messages, chat_template=self.template, tokenize=False
         )
         assert isinstance(text, str)  # for type checkers: others are for batches and ids
-        if first_token is not None:
-            text = text.removeprefix(first_token)
+        text = text.removeprefix(added_before)
         end = self.tokenizer.eos_token
         if end is not None and text.rstrip().endswith(end):
             text = text.rstrip()
         return text
 
-    def _first_token(self) -> str | None:
-        """Return the token that the tokenizer puts before every text, or None."""
-        ids = self.tokenizer("a")["input_ids"]
-        first_id = ids[0] if ids else None
-        if first_id not in self.tokenizer.all_special_ids:
-            return None
-        return str(self.tokenizer.convert_ids_to_tokens(first_id))
+    def _added_before(self) -> str:
+        """Return what the tokenizer puts before every text: one token, several or none."""
+        ids = DocumentEncoder(self.tokenizer).added_before
+        return "".join(self.tokenizer.convert_ids_to_tokens(ids))
 
 
 def _as_message(message: dict[str, Any]) -> dict[str, Any]:

@@ -83,6 +83,23 @@ def test_a_document_has_the_tokens_around_a_text_once(tmp_path, cache, clm_token
     assert tokenizer.decode(encoded.ids) == f"{end}[user] How deep?{end}\n[assistant] Very.{end}"
 
 
+def test_a_document_has_each_of_several_tokens_before_a_text_once(tmp_path, cache, clm_tokenizer):
+    """Tokenizers of GLM add two tokens, both of which the template writes too."""
+    tokenizer = copy.deepcopy(clm_tokenizer)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[gMASK]", "<sop>"]})
+    added = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("[gMASK]", "<sop>")]
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="[gMASK] <sop> $A", special_tokens=added
+    )
+    tokenizer.chat_template = "[gMASK]<sop>" + TEMPLATE
+    path = write_jsonl(tmp_path / "a.jsonl", [{"messages": CHAT}])
+    encoded = DocumentEncoder(tokenizer)(load(path, "messages", tokenizer, cache))
+    assert encoded.doubled == 0
+    decoded = tokenizer.decode(encoded.ids)
+    end = tokenizer.eos_token
+    assert decoded == f"[gMASK]<sop>[user] How deep?\n[assistant] Very.\n{end}"
+
+
 @pytest.mark.parametrize("tokenizer_of_run", ["without a template", None])
 def test_a_tokenizer_without_a_template_is_refused(tokenizer_of_run, tmp_path, clm_tokenizer):
     path = write_jsonl(tmp_path / "a.jsonl", [{"messages": CHAT}])
