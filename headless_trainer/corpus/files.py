@@ -57,7 +57,8 @@ def expand(argument: str, names: Iterable[str]) -> list[Path]:
 
     Raises:
         FileNotFoundError: if a name matches no file.
-        ValueError: if a file's format is unknown, or a file is named twice.
+        ValueError: if a file's format is unknown, a file is named twice, or one describes a dataset
+            that ``save_to_disk`` wrote.
     """
     paths = []
     for name in names:
@@ -92,6 +93,11 @@ def _files_of(argument: str, name: str) -> list[Path]:
             raise ValueError(
                 f"{argument} must end in {', '.join(FORMATS)}, each also with .gz, "
                 f"got {str(path)!r}."
+            )
+        if saved_datasets.is_description(path):
+            raise ValueError(
+                f"{argument} names {str(path)!r}, which describes a dataset that save_to_disk "
+                f"wrote, and holds no texts: name the folder {str(path.parent)!r}."
             )
     return files
 

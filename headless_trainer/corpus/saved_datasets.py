@@ -22,13 +22,28 @@ def is_saved(folder: str | os.PathLike) -> bool:
     return is_single(folder) or Path(folder, _SPLITS).is_file()
 
 
+def is_description(path: Path) -> bool:
+    """Return whether a file describes a dataset that ``save_to_disk`` wrote, and holds no rows."""
+    return path.name in (_STATE, _INFO, _SPLITS) and is_saved(path.parent)
+
+
 def data_files(folder: Path) -> list[Path]:
     """Return the files of a single dataset's rows, in their order.
 
     Others in the folder, such as the caches of ``map``, do not belong to it.
+
+    Raises:
+        FileNotFoundError: if one of them is missing, as after a copy that was interrupted.
     """
     state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
-    return [folder / file["filename"] for file in state["_data_files"]]
+    paths = [folder / file["filename"] for file in state["_data_files"]]
+    for path in paths:
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"The dataset {str(folder)!r} lacks its file {path.name!r}: copy the whole folder "
+                "again, or write it again with save_to_disk."
+            )
+    return paths
 
 
 def splits(folder: Path) -> dict[str, list[Path]]:

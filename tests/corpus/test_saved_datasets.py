@@ -81,3 +81,27 @@ def test_what_a_saved_folder_lacks_is_refused(saved):
     args = DataArguments(dataset_name=str(saved / "one"), dataset_config_name="en")
     with pytest.raises(ValueError, match="dataset_config_name is 'en'"):
         find_texts(args)
+
+
+@pytest.mark.parametrize("pattern", ["rows/*", "rows/state.json", "splits/*"])
+def test_a_file_that_describes_a_saved_dataset_is_no_text(pattern, tmp_path):
+    """A shell, or a pattern of one's own, may name each file of a folder."""
+    rows = datasets.Dataset.from_dict({"text": DOCUMENTS})
+    rows.save_to_disk(str(tmp_path / "rows"))
+    datasets.DatasetDict(train=rows).save_to_disk(str(tmp_path / "splits"))
+    folder = (tmp_path / pattern).parent
+    with pytest.raises(ValueError, match=f"train_file names .* name the folder '{folder}'"):
+        expand("train_file", [str(tmp_path / pattern)])
+    (rows_file,) = expand("train_file", [str(tmp_path / "rows" / "*.arrow")])
+    assert rows_file.name == "data-00000-of-00001.arrow"
+
+
+@pytest.mark.parametrize("setting", ["train_file", "dataset_name"])
+def test_a_saved_dataset_that_lacks_a_file_is_named(setting, tmp_path):
+    folder = tmp_path / "rows"
+    datasets.Dataset.from_dict({"text": DOCUMENTS}).save_to_disk(str(folder))
+    (missing,) = folder.glob("*.arrow")
+    missing.unlink()
+    value = [str(folder)] if setting == "train_file" else str(folder)
+    with pytest.raises(FileNotFoundError, match=f"'{folder}' .*'{missing.name}'"):
+        find_texts(DataArguments(**{setting: value}))
