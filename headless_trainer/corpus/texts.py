@@ -5,6 +5,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,21 @@ def _saved_splits(args: DataArguments) -> dict[str, _Files]:
     return {name: _Files("dataset_name", files[name]) for name in SPLITS if name in files}
 
 
+@contextmanager
+def _unreadable_named(dataset_name: str) -> Iterator[None]:
+    """Name a dataset whose files `datasets` cannot read together, and the way to read them."""
+    try:
+        yield
+    except (datasets.exceptions.DatasetGenerationError, pa.ArrowInvalid) as error:
+        reason = (str(error.__cause__ or error).splitlines() or [""])[0]
+        remedy = ""
+        if os.path.isdir(dataset_name):
+            remedy = " Name the files themselves as --train_file: there, types may differ."
+        raise ValueError(
+            f"dataset_name {dataset_name!r} cannot be read by datasets ({reason:.300}).{remedy}"
+        ) from error
+
+
 def _hub_splits(
     args: DataArguments, cache_dir: str | None, token: str | None
 ) -> dict[str, _HubSplit]:
@@ -258,17 +274,11 @@ def _hub_splits(
         cache_dir=folder_cache,
         token=token,
     )
-    try:
-        with full_cache_named(Path(folder_cache or datasets.config.HF_DATASETS_CACHE)):
-            all_rows = load(streaming=args.streaming)
-    except datasets.exceptions.DatasetGenerationError as error:
-        reason = (str(error.__cause__ or error).splitlines() or [""])[0]
-        remedy = ""
-        if os.path.isdir(name):
-            remedy = " Name the files themselves as --train_file: there, types may differ."
-        raise ValueError(
-            f"dataset_name {name!r} cannot be read by datasets ({reason:.300}).{remedy}"
-        ) from error
+    with (
+        _unreadable_named(name),
+        full_cache_named(Path(folder_cache or datasets.config.HF_DATASETS_CACHE)),
+    ):
+        all_rows = load(streaming=args.streaming)
     _check_has_training_split(name, all_rows)
     data_files: dict[str, Sequence] = {}
     if args.streaming:
@@ -285,7 +295,8 @@ def _hub_splits(
         if split_name in all_rows:
             rows = all_rows[split_name]
             if rows.features is None:  # a stream: of its first rows
-                rows = rows._resolve_features()
+                with _unreadable_named(name):
+                    rows = rows._resolve_features()
             fingerprint = [folder_cache, getattr(rows, "_fingerprint", None)]
             paths = data_files.get(split_name, ())
             parts[split_name] = _HubSplit(rows, split_name, name, fingerprint, paths)

@@ -1,6 +1,5 @@
 """Settings of an optimizer that do not fit the trained weights are refused before any long work."""
 
-import peft
 import pytest
 import torch
 from builders import VOCAB, Tokenizer, labelled_rows, make_trainer, tiny_model
@@ -17,6 +16,7 @@ def trainer(folder, model, task="clm", **settings):
 
 
 def with_lora(model):
+    peft = pytest.importorskip("peft")
     return peft.get_peft_model(
         model, peft.LoraConfig(target_modules=["c_attn"], fan_in_fan_out=True)
     )
