@@ -36,10 +36,15 @@ def main(argv: list[str] | None = None) -> None:
                 f"WORLD_SIZE is {processes} but one process is timed: start it without a launcher."
             )
         *_, args = parse_args(ARGUMENT_CLASSES, words)
-        if args.output_file is not None:
-            Path(args.output_file).parent.mkdir(parents=True, exist_ok=True)  # before the minute
+        from ..files.whole import check_writable, write_whole
+
+        if args.output_file is not None:  # before the minute that the timing takes
+            if Path(args.output_file).is_dir():
+                raise ValueError(
+                    f"output_file is {args.output_file!r}, which is a folder: name a file in it."
+                )
+            check_writable(Path(args.output_file).absolute().parent, "output_file")
         from ..console.log_lines import start_logging
-        from ..files.whole import write_whole
         from ..timing.step_report import compare_steps
 
         start_logging()

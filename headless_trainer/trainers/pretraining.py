@@ -37,7 +37,7 @@ from ..corpus.streaming import PackedStream
 from ..files.manifest import find_fault
 from ..files.whole import whole_file
 from ..hub.pushes import HubPushes
-from ..models.adapters import is_adapter
+from ..models.adapters import check_best_model, is_adapter
 from ..models.candidate_head import CandidateHead
 from ..models.checkpoint_weights import check_saved_form, load_weights, weight_files
 from ..models.head import Head
@@ -209,6 +209,7 @@ class PretrainingTrainer(Trainer):
             check_best_metric(args)
         check_optimizer(args, kwargs)
         model = self.trained_part(model)
+        check_best_model(model, args)
         inner, processing_class = without_adapter(model), kwargs.get("processing_class")
         self.make_targets = check_trainable(inner, processing_class, args, self.head_class)
         drop_pooler(find_trunk(inner))
@@ -493,7 +494,7 @@ class PretrainingTrainer(Trainer):
             if not logs["predicted_tokens"]:
                 logger.warning(
                     "No row had a target since the last log: nothing was learned. Are all "
-                    "'labels' -100?"
+                    "'labels' -100, or all of a mask such as completion_mask 0?"
                 )
         super().log(logs, start_time)
 

@@ -8,7 +8,7 @@ import tempfile
 import numpy as np
 import pytest
 import torch
-from builders import save, tiny_model
+from builders import refused, save, tiny_model
 from transformers import TrainerControl, TrainerState
 
 from headless_trainer.cli.compare_steps import main
@@ -446,3 +446,9 @@ def test_a_launcher_is_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SystemExit, match="WORLD_SIZE is 2"):
         main([*NEW_DECODER, *SMALL_STEPS])
+
+
+def test_a_folder_in_place_of_the_output_file_is_refused_before_the_timing(tmp_path, monkeypatch):
+    monkeypatch.setattr("headless_trainer.timing.step_report.compare_steps", None)  # not reached
+    said = refused(main, *NEW_DECODER, "--output_file", tmp_path)
+    assert "output_file is" in said and str(tmp_path) in said

@@ -202,3 +202,17 @@ def test_an_adapter_of_an_untied_encoder_leaves_the_rest_frozen(tmp_path):
     assert all(
         ".lora_" in name for name, weight in run.model.named_parameters() if weight.requires_grad
     )
+
+
+def test_the_best_model_of_an_adapter_with_a_name_is_refused_before_training(tmp_path):
+    config = peft.LoraConfig(target_modules=TASKS["clm"], fan_in_fan_out=True)
+    model = peft.get_peft_model(tiny_model("clm", objective="vanilla"), config, "mine")
+    settings = {
+        "objective": "vanilla", "task": "clm", "load_best_model_at_end": True, "eval_strategy": "steps",
+        "eval_steps": 1, "save_steps": 1, "metric_for_best_model": "loss",
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="load_best_model_at_end is True.*'mine'"):
+        make_trainer(
+            tmp_path, model, labelled_rows("clm", empty=False), settings,
+            processing_class=Tokenizer(),
+        )  # fmt: skip
