@@ -32,13 +32,15 @@ def is_adapter(model: nn.Module) -> bool:
 
 
 def check_best_model(model: nn.Module, args: Any) -> None:
-    """Refuse ``load_best_model_at_end`` for an adapter with a name, which transformers cannot load."""
+    """Refuse ``load_best_model_at_end`` for an adapter with a name, which transformers
+    cannot load.
+    """
     names = [name for name in getattr(model, "peft_config", {}) if name != "default"]
     if args.load_best_model_at_end and is_adapter(model) and names:
         raise ValueError(
-            f"load_best_model_at_end is True but the adapter is named {names[0]!r}, and transformers "
-            "loads only the one named 'default': leave adapter_name out, or load the best "
-            "checkpoint afterwards with PeftModel.from_pretrained."
+            f"load_best_model_at_end is True but the adapter is named {names[0]!r}, and "
+            "transformers loads only the one named 'default': leave adapter_name out, or load the "
+            "best checkpoint afterwards with PeftModel.from_pretrained."
         )
 
 
