@@ -71,6 +71,11 @@ PRIVATE = {
     "transformers.initialization": {
         "_is_hf_initialized": "tells a row that was read from one that was drawn"
     },
+    "torch.nn.Module": {
+        "_parameters": "a shell of a model shares all but its weights, which hold no values",
+        "_buffers": "the same",
+        "_modules": "the same, for the modules inside it",
+    },
     "torch.utils.data.DataLoader": {"_get_iterator": "workers start with signals blocked"},
     "torch.nn.parallel.DistributedDataParallel": {
         "_ddp_ignored": (
