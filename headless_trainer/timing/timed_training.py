@@ -210,30 +210,17 @@ class OtherHeadTrainer(VanillaTrainer):
                 f"the model bounds its scores to {self.head.softcap}, which this head does not."
             )
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict,
-        return_outputs: bool = False,
-        num_items_in_batch: Any = None,
+    def vocabulary_loss(
+        self, hidden: Tensor, target_ids: Tensor, vectors: Tensor, bias: Tensor | None
     ) -> Tensor:
-        inputs, micro_batch = self.take_out(inputs)
-
-        def loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-            device_type = hidden.device.type
-            weight = self.head.all_within(weight)
-            if torch.is_autocast_enabled(device_type):
-                dtype = torch.get_autocast_dtype(device_type)
-                hidden = hidden.to(dtype)
-                weight = weight.to(dtype)
-                bias = None if bias is None else bias.to(dtype)
-            with torch.autocast(device_type, enabled=False):
-                return self.exact_head(
-                    hidden, micro_batch.target_ids, weight, bias, reduction="sum"
-                )
-
-        loss = self.head.within(model, inputs, micro_batch.predicted, loss_sum)
-        return loss / micro_batch.divisor
+        device_type = hidden.device.type
+        if torch.is_autocast_enabled(device_type):
+            dtype = torch.get_autocast_dtype(device_type)
+            hidden = hidden.to(dtype)
+            vectors = vectors.to(dtype)
+            bias = None if bias is None else bias.to(dtype)
+        with torch.autocast(device_type, enabled=False):
+            return self.exact_head(hidden, target_ids, vectors, bias, reduction="sum")
 
 
 class LabelledBatches:

@@ -89,19 +89,27 @@ class VanillaTrainer(PretrainingTrainer):
         inputs, micro_batch = self.take_out(inputs)
 
         def loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-            return vocabulary_cross_entropy(
-                hidden,
-                micro_batch.target_ids,
-                self.head.all_within(weight),
-                bias,
-                softcap=self.head.softcap,
-                reduction="sum",
-            )
+            vectors = self.head.all_within(weight)
+            return self.vocabulary_loss(hidden, micro_batch.target_ids, vectors, bias)
 
-        loss = (
-            self.head.within(model, inputs, micro_batch.predicted, loss_sum) / micro_batch.divisor
-        )
+        loss_of_forward = self.head.within(model, inputs, micro_batch.predicted, loss_sum)
+        loss = loss_of_forward / micro_batch.divisor
         return (loss, {"loss": loss}) if return_outputs else loss
+
+    def vocabulary_loss(
+        self, hidden: Tensor, target_ids: Tensor, vectors: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        """Sum the cross-entropies of a forward's predictions, a scalar in nats.
+
+        Args:
+            hidden: ``(K, D)`` inputs of the projection at the predicted positions.
+            target_ids: ``(K,)`` int64.
+            vectors: ``(V, D)`` vectors of the vocabulary.
+            bias: ``(V,)``, or None.
+        """
+        return vocabulary_cross_entropy(
+            hidden, target_ids, vectors, bias, softcap=self.head.softcap, reduction="sum"
+        )
 
     def candidates_of_step(self, targets: list[Tensor]) -> Shares:
         """Return no pools, and the divisor for the mean over the step's predictions on all
