@@ -22,13 +22,12 @@ from ..models.candidate_head import CandidateHead
 from ..models.fold import unfold
 from ..models.lm_head import attach_lm_head, warn_of_dropped_head
 from ..models.trunk import drop_pooler, find_trunk
-from ..objective.losses import candidate_loss
 from ..objective.negatives import NegativePool
 from ..objective.prior import candidate_log_prior, drawn_share_of, log_prior
 from .evaluation import pool_scores, vocabulary_scores
 from .pretraining import PretrainingTrainer
 from .saving import run_totals
-from .step import Candidates, Step
+from .step import Step
 from .window import count_pool
 
 logger = logging.getLogger(__name__)
@@ -121,30 +120,6 @@ class HeadlessTrainer(PretrainingTrainer):
         losses = [self.pool_loss(*part) for part in parts]
         loss = torch.stack(losses).sum() / micro_batch.divisor
         return (loss, {"loss": loss}) if return_outputs else loss
-
-    def pool_loss(
-        self, outputs: Tensor, part: Candidates, vectors: Tensor, bias: Tensor | None
-    ) -> Tensor:
-        """Sum the losses of the predictions that one pool serves, a scalar in nats.
-
-        It is a sum, which is divided afterwards. Without a prediction, N = 0, it is zero but still
-        attached to the graph, so that every process takes part in the exchange of gradients.
-
-        Args:
-            outputs: ``(N, D)`` outputs of the trunk at the predicted positions.
-            part: the pool, and the index of each target in it.
-            vectors: ``(U, D)`` vectors of the pool's tokens.
-            bias: ``(U,)`` biases of the pool's tokens, or None.
-        """
-        return candidate_loss(
-            outputs,
-            part.target_index,
-            vectors,
-            self.log_weights(part, torch.promote_types(outputs.dtype, torch.float32)),
-            bias=bias,
-            softcap=self.head.softcap,
-            reduction="sum",
-        )
 
     def language_model(self) -> PreTrainedModel:
         """Return a copy of the trunk with its free head, ready to generate or fill masks: see

@@ -50,6 +50,7 @@ from ..models.trunk import (
     layer_matrices,
     without_adapter,
 )
+from ..objective.losses import candidate_loss
 from ..objective.negatives import NegativePool
 from ..objectives import objective_of
 from ..optimizers.muon import MuonAnd
@@ -169,6 +170,8 @@ class PretrainingTrainer(Trainer):
     loss_is_scaled_for_ga = True
     objective: str  # must equal args.objective
     head_class: type[Head]
+    # Whether `pool_loss` gives each target the weight 1 in its own row, as the exact softmax does.
+    target_counts_once = False
     hub: HubPushes | None = None
     old_eval_dataset: Any = None
     saved_dtype: torch.dtype | None = None
@@ -281,6 +284,31 @@ class PretrainingTrainer(Trainer):
             not be.
         """
         return part.pool.log_weights(dtype)
+
+    def pool_loss(
+        self, outputs: Tensor, part: Candidates, vectors: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        """Sum the losses of the predictions that one pool serves, a scalar in nats.
+
+        It is a sum, which is divided afterwards. Without a prediction, N = 0, it is zero but still
+        attached to the graph, so that every process takes part in the exchange of gradients.
+
+        Args:
+            outputs: ``(N, D)`` outputs at the predicted positions.
+            part: the pool, and the index of each target in it.
+            vectors: ``(U, D)`` vectors of the pool's tokens.
+            bias: ``(U,)`` biases of the pool's tokens, or None.
+        """
+        return candidate_loss(
+            outputs,
+            part.target_index,
+            vectors,
+            self.log_weights(part, torch.promote_types(outputs.dtype, torch.float32)),
+            bias=bias,
+            softcap=self.head.softcap,
+            target_counts_once=self.target_counts_once,
+            reduction="sum",
+        )
 
     def log_step(self, step: Step) -> None:
         """Add the figures of the coming step to `window`: here the sizes of its pools."""

@@ -21,14 +21,13 @@ from torch import Tensor, nn
 
 from ..corpus.packing import target_counts
 from ..models.vocabulary_head import VocabularyHead
-from ..objective.losses import candidate_loss
 from ..objective.negatives import DrawnTargets, NegativePool
 from ..objective.prior import log_prior
 from .evaluation import vocabulary_scores
 from .mean_prediction import MeanPrediction, PredictedDraws
 from .pools import Shares
 from .pretraining import PretrainingTrainer
-from .step import Candidates, Step
+from .step import Step
 
 # Default number of tokens drawn per step; for mlm, which predicts few tokens, at least a share of
 # the vocabulary; and the largest share. With too few draws, tokens that never occur keep or gain
@@ -82,6 +81,7 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
 
     objective = "sampled_softmax"
     head_class = VocabularyHead
+    target_counts_once = True
 
     def __init__(self, *args: Any, token_counts: Tensor | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -180,23 +180,6 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         super().log_step(step)
         if self.is_exact_step:
             self.window.add("exact_loss", 0.0, 1.0)  # its forwards add their parts
-
-    def pool_loss(
-        self, outputs: Tensor, part: Candidates, vectors: Tensor, bias: Tensor | None
-    ) -> Tensor:
-        """Sum the losses of the predictions that one pool serves: see
-        `HeadlessTrainer.pool_loss`.
-        """
-        return candidate_loss(
-            outputs,
-            part.target_index,
-            vectors,
-            self.log_weights(part, torch.promote_types(outputs.dtype, torch.float32)),
-            bias=bias,
-            softcap=self.head.softcap,
-            target_counts_once=True,
-            reduction="sum",
-        )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         for name, mass in logs.items():
