@@ -29,9 +29,11 @@ def test_every_preset_parses_alone(name):
     model, data, training = parse(name)
     assert training.output_dir == f"runs/{name}"  # no two presets share a folder
     adapts = name.startswith("adapt_")
-    objective = (
-        "sampled_softmax" if adapts else "vanilla" if name.endswith("vanilla") else "headless"
-    )
+    objective = "headless"
+    if adapts:
+        objective = "sampled_softmax"
+    elif name.endswith("vanilla"):
+        objective = "vanilla"
     assert training.objective == objective
     assert training.task in ("mlm", "clm")
     own_text = name == "demo" or name.startswith(("recipe_", "adapt_"))  # which take the reader's

@@ -157,9 +157,11 @@ def test_labels_of_every_kind(tmp_path, labels, settings, names, found):
     """Rows without a label are left out; a list without a label is a row that has none."""
     task, rows, _ = loaded(table_of(tmp_path, labels), **settings)
     assert (task.label_names, rows["label"]) == (names, found)
-    problem = (
-        REGRESSION if names is None else MULTI_LABEL if isinstance(found[0], list) else SINGLE_LABEL
-    )
+    problem = SINGLE_LABEL
+    if names is None:
+        problem = REGRESSION
+    elif isinstance(found[0], list):
+        problem = MULTI_LABEL
     assert (task.problem, task.metric, task.num_labels) == (
         problem,
         problem.metric,

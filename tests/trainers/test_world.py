@@ -23,10 +23,13 @@ def train(
     causal = task in ("clm", "drawn", "topped up", "own", "own exact", "own rows", "own untied")
     own = task.startswith("own")
     objective = "sampled_softmax" if own else "headless"
+    sampled_negatives = 10 if own else None
+    if task == "drawn":
+        sampled_negatives = 25
     settings = {
         "objective": objective, "task": "clm" if causal else "mlm", "mlm_probability": 0.15 if causal else 0.4,
         "negatives": negatives, "sparse_embedding_updates": task in ("own rows", "own mlm") and negatives == "world",
-        "sampled_negatives": 25 if task == "drawn" else 10 if own else None,
+        "sampled_negatives": sampled_negatives,
         "exact_every": 2 if task == "own exact" else 0,
         "pool_size": 150 if task == "topped up" else None,  # step 3 drops a part of the first step
         "per_device_train_batch_size": batch_size, "gradient_accumulation_steps": accumulation, "max_steps": steps,
