@@ -3,6 +3,7 @@
 import json
 import logging
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -106,7 +107,7 @@ class ChatTemplate:
     def identity(self) -> str:
         """A hash of all that determines the texts besides the conversations."""
         specials = sorted(self.tokenizer.special_tokens_map.items())
-        return Hasher.hash([self.template, repr(specials), self._added_before()])
+        return Hasher.hash([self.template, repr(specials), self._added_before])
 
     def texts(self, conversations: pa.ChunkedArray, source: str, first_row: int) -> pa.Array:
         """Write conversations as texts; rows without messages have none.
@@ -122,11 +123,10 @@ class ChatTemplate:
         Raises:
             ValueError: if a conversation cannot be written, with source and row.
         """
-        added_before = self._added_before()
         texts = []
         for row, conversation in enumerate(conversations.to_pylist(), first_row):
             try:
-                texts.append(self._text(conversation, added_before))
+                texts.append(self._text(conversation))
             except (TemplateError, TypeError, ValueError) as error:
                 reason = (str(error) or type(error).__name__).splitlines()[0]
                 raise ValueError(
@@ -135,7 +135,7 @@ class ChatTemplate:
                 ) from error
         return pa.array(texts, pa.string())
 
-    def _text(self, conversation: list[dict | None] | None, added_before: str) -> str | None:
+    def _text(self, conversation: list[dict | None] | None) -> str | None:
         messages = [_as_message(message) for message in conversation or () if message is not None]
         if not messages:
             return None
@@ -143,14 +143,16 @@ class ChatTemplate:
             messages, chat_template=self.template, tokenize=False
         )
         assert isinstance(text, str)  # for type checkers: others are for batches and ids
-        text = text.removeprefix(added_before)
+        text = text.removeprefix(self._added_before)
         end = self.tokenizer.eos_token
         if end is not None and text.rstrip().endswith(end):
             text = text.rstrip()
         return text
 
+    # Once, not for each table of rows: a tokenizer with truncation is copied whole for it.
+    @cached_property
     def _added_before(self) -> str:
-        """Return what the tokenizer puts before every text: one token, several or none."""
+        """What the tokenizer puts before every text: one token, several or none."""
         ids = DocumentEncoder(self.tokenizer).added_before
         return "".join(self.tokenizer.convert_ids_to_tokens(ids))
 
