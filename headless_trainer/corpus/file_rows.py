@@ -39,10 +39,10 @@ def read_schema(path: str | os.PathLike, argument: str, rows: int) -> pa.Schema 
     Files that do not declare the types show them in their first ``rows`` rows: a column that holds
     nothing there has the type null.
     """
-    with opened(path, argument) as file:
-        if extension(path) == ".parquet":
-            metadata = _parquet_file(path, file)
-            return metadata.schema_arrow if metadata.metadata.num_rows else None
+    if extension(path) == ".parquet":
+        with opened(path, argument) as file:
+            source = _parquet_file(path, file)
+            return source.schema_arrow if source.metadata.num_rows else None
     table = next(read_tables(path, argument, rows=rows), None)
     return None if table is None else table.schema
 
