@@ -377,14 +377,14 @@ class Texts:
         if OLD in self.parts:
             # What an earlier run held out, if it was a default run or held out more.
             old_percentage = min(percentage, DataArguments.validation_split_percentage)
-            _, texts[OLD] = self._both_sides(OLD, old_percentage / 100, streaming=False)
+            _, texts[OLD] = self._both_sides(OLD, old_percentage / 100)
             if len(texts[OLD]) == 0:
                 raise ValueError(
                     f"eval_old_file {self.args.eval_old_file!r:.300} has no documents in the "
                     f"{old_percentage:g} % that are held out: add text."
                 )
         if REPLAY in self.parts:
-            texts[REPLAY], _ = self._both_sides(REPLAY, percentage / 100, streaming=False)
+            texts[REPLAY], _ = self._both_sides(REPLAY, percentage / 100)
             if len(texts[REPLAY]) == 0:
                 raise ValueError(
                     f"replay_file {self.args.replay_file!r:.300} has no documents beside the "
@@ -393,12 +393,12 @@ class Texts:
         return texts
 
     def _both_sides(
-        self, name: str, share: float, *, streaming: bool | None = None
+        self, name: str, share: float
     ) -> tuple[Dataset | TextStream, Dataset | TextStream]:
         """Return a part's documents to train on and those held out."""
         part = self.parts[name]
         sources = part.sources(self.column, self.args.sample_by)
-        if self.args.streaming if streaming is None else streaming:
+        if self.args.streaming and name in SPLITS:
             return (
                 TextStream(sources, share=share, paths=part.paths),
                 TextStream(sources, share=share, paths=part.paths, held_out=True),
