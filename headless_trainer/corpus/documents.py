@@ -73,7 +73,7 @@ class LocalFile:
 
     @property
     def read_by(self) -> list[str | None]:
-        """The settings that determine the documents, as positions in streams store them."""
+        """The settings that determine the documents, for cached texts and positions in streams."""
         if self.column is None:
             return [self.sample_by, None]
         settings: list[str | None] = [self.sample_by, *self.column.identity]
@@ -110,7 +110,7 @@ class Shard:
 
     @property
     def read_by(self) -> list[str | None]:
-        """The settings that determine the documents, as positions in streams store them."""
+        """The settings that determine the documents, for cached texts and positions in streams."""
         return [*self.column.identity]
 
     def documents(self) -> Iterator[Documents]:

@@ -152,12 +152,10 @@ class _Files:
             column = None
         return [LocalFile(path, self.argument, sample_by, column) for path in self.paths]
 
-    def identity(self, column: TextColumn | None, sample_by: str) -> list:
-        """Return what tells the documents from others."""
-        stamps = [(os.path.abspath(path), *stamp(path)) for path in self.paths]
-        if column is None or not self.have_columns:
-            return [stamps, sample_by, None]
-        return [stamps, sample_by, *column.identity]
+    @property
+    def fingerprint(self) -> list:
+        """What tells the files' contents from others."""
+        return [[(os.path.abspath(path), *stamp(path)) for path in self.paths]]
 
 
 @dataclass
@@ -167,9 +165,8 @@ class _HubSplit:
     rows: Dataset | IterableDataset
     split: str
     dataset_name: str
-    fingerprint: list
+    fingerprint: list  # what tells its rows from others
     paths: Sequence[Any]
-    have_columns = True
 
     def schemas(self) -> dict[str, pa.Schema]:
         """Return the columns of the split."""
@@ -193,11 +190,6 @@ class _HubSplit:
         if isinstance(rows, Dataset):
             rows = rows.to_iterable_dataset()
         return shards(rows, column, self._source)
-
-    def identity(self, column: TextColumn | None, sample_by: str) -> list:
-        """Return what tells the documents from others."""
-        assert column is not None
-        return [*self.fingerprint, *column.identity]
 
     @property
     def _source(self) -> str:
@@ -403,11 +395,12 @@ class Texts:
                 TextStream(sources, share=share, paths=part.paths),
                 TextStream(sources, share=share, paths=part.paths, held_out=True),
             )
-        identity = part.identity(self.column, self.args.sample_by)
+        stream = TextStream(sources)
+        identity = [*part.fingerprint, *stream.read_by]
         key = Hasher.hash(json.dumps([identity, share, TEXTS_VERSION]))
         folder = cache_folder(self.cache_dir)
         paths = [folder / f"texts-{key}-{file}.arrow" for file in (*SPLITS, "counts")]
-        tables = functools.partial(_tables, TextStream(sources), share)
+        tables = functools.partial(_tables, stream, share)
         features = [_TEXT_FEATURES, _TEXT_FEATURES, _COUNT_FEATURES]
         train, held_out, counts = find_or_write(paths, tables, features)
         row_counts = {row["source"]: RowCounts(row["rows"], row["without_text"]) for row in counts}
