@@ -89,7 +89,8 @@ def tokenize_and_pack(
         ValueError: if the texts have fewer tokens than one row, or documents without an end token
             would share rows.
     """
-    if share_rows and not DocumentEncoder(tokenizer).ends_documents:
+    encoder = DocumentEncoder(tokenizer)
+    if share_rows and not encoder.ends_documents:
         raise ValueError(
             "isolate_documents is True with line_by_line but the tokenizer has no end-of-text "
             "token."
@@ -108,7 +109,6 @@ def tokenize_and_pack(
         return IterableDataset.from_generator(_stream_rows, features=features, gen_kwargs=given)
 
     def tables() -> Iterator[tuple[pa.Table]]:
-        encoder = DocumentEncoder(tokenizer)
         encoded = _encoded_batches(texts, encoder, num_proc or available_processors())
         batches = _warned_of_doubled(encoded, encoder)
         for ids, offsets in _rows(batches, encoder.closing_ids, **settings):
@@ -116,15 +116,15 @@ def tokenize_and_pack(
                 pa.table({"input_ids": pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids))}),
             )
 
-    path = _cache_path(texts, tokenizer, cache_dir, settings)
+    path = _cache_path(texts, encoder, cache_dir, settings)
     return find_or_write([path], tables, [features], anew=overwrite_cache)[0].with_format("numpy")
 
 
 def _cache_path(
-    texts: Dataset, tokenizer: PreTrainedTokenizerBase, cache_dir: str | None, settings: dict
+    texts: Dataset, encoder: DocumentEncoder, cache_dir: str | None, settings: dict
 ) -> Path:
     decisive = settings | {
-        "tokenizer": DocumentEncoder(tokenizer).identity,
+        "tokenizer": encoder.identity,
         "version": ROWS_VERSION,
     }
     fingerprint = update_fingerprint(
