@@ -21,7 +21,7 @@ from datasets import Dataset, IterableDataset
 from datasets.fingerprint import update_fingerprint
 from transformers import PreTrainedTokenizerBase
 
-from ..objective.masking import LEARNED_MASKS
+from ..objective.masking import IGNORE_INDEX, LEARNED_MASKS
 from ..signals.workers import with_following_workers
 from .documents import BATCH_BYTES, DOCUMENTS_AT_ONCE, TextStream, batches_by_size
 from .encoding import DocumentEncoder, Encoded
@@ -376,7 +376,7 @@ def target_counts(
     for columns, bounds in token_arrays(dataset):
         ids = columns["input_ids"]
         targets = columns.get("labels", ids)
-        predicted = targets != -100
+        predicted = targets != IGNORE_INDEX
         for name in LEARNED_MASKS:
             predicted &= columns.get(name, 1) != 0
         if "labels" not in columns:
