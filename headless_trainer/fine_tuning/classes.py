@@ -97,10 +97,10 @@ def show_classes(
         _refuse_a_single_label(task, name, rows, "max_eval_samples", max_eval_samples)
     if task.label_names is None:
         return
-    trained = count_classes(task, train["label"])
+    trained = count_classes(task, train["label"][:])
     scored: Counter[str] = Counter()
     for rows in evaluation_sets.values():
-        scored.update(count_classes(task, rows["label"]))
+        scored.update(count_classes(task, rows["label"][:]))
     listed = [
         f"{name} {trained[name]:,} / {scored[name]:,}" for name in task.label_names[:CLASSES_SHOWN]
     ]

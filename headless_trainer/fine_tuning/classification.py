@@ -117,10 +117,10 @@ class ClassificationTrainer(Trainer):
 
     def _get_train_sampler(self, train_dataset=None):
         dataset = self.train_dataset if train_dataset is None else train_dataset
-        return SimilarLengthSampler(self, np.array(dataset["length"]))
+        return SimilarLengthSampler(self, _lengths_of(dataset))
 
     def _get_eval_sampler(self, eval_dataset):
-        lengths = np.array(eval_dataset["length"])  # (N,)
+        lengths = _lengths_of(eval_dataset)  # (N,)
         if self.compute_metrics is not None:
             # It may join predictions with other columns of the dataset, row by row.
             return np.arange(len(lengths))
@@ -222,6 +222,12 @@ class ClassificationTrainer(Trainer):
             super().save_model(str(aside), _internal_call=True)
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub("Model save", revision=self.args.hub_revision)
+
+
+def _lengths_of(dataset) -> np.ndarray:
+    """Return the ``(N,)`` tokens of each row's longest candidate."""
+    # [:] reads the column as one list: row by row takes about 200 times as long.
+    return np.array(dataset["length"][:])
 
 
 def _reordered(values: np.ndarray | None, order: np.ndarray) -> np.ndarray | None:

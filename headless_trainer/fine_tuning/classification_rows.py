@@ -58,7 +58,7 @@ def encode_rows(
             len(rows) * candidates,
             max_seq_length,
         )
-    labels = task.problem.encode(rows["label"], task.num_labels)
+    labels = task.problem.encode(rows["label"][:], task.num_labels)
     table = pa.concat_tables(tables)
     return Dataset(table.append_column("label", pa.array(list(labels))))
 
