@@ -211,11 +211,12 @@ def _refuse_equal_parts(arguments: GlueArguments, do_predict: bool) -> None:
 def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
     """Check that every model can be fine-tuned on every task, by loading each once."""
     sources = arguments.model_name_or_path
+    numbers_of_outputs = list(dict.fromkeys(task.num_labels for task in tasks))
     models = []
     for name, source in zip(model_names(sources), sources, strict=True):
         configs = {
-            task.num_labels: classifiers.load_classifier_config(arguments, source, task.num_labels)
-            for task in tasks
+            outputs: classifiers.load_classifier_config(arguments, source, outputs)
+            for outputs in numbers_of_outputs
         }
         tokenizer = load_tokenizer(arguments, source)
         for config in configs.values():
