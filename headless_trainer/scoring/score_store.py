@@ -109,7 +109,7 @@ def score_rows(results: dict[str, Any]) -> pandas.DataFrame:
                     "documents": documents.get("effective"),
                     "available": documents.get("original"),
                 }
-                rows.append(tuple(row[column] for column in columns))
+                rows.append(row)
     table = pandas.DataFrame(rows, columns=columns, dtype=object)
     return table.astype({"value": float, "stderr": float})
 
