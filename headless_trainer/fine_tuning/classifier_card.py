@@ -162,7 +162,7 @@ def write_classifier_card(
     loss = "squared_error" if task.problem is REGRESSION else result["loss"]
     is_pair = len(task.columns) > 1
     tokenizer = run.model.tokenizer
-    usage = {
+    example = {
         "is_pair": is_pair,
         "separator": separator_of(tokenizer) if is_pair else "",
         "shown": min(task.num_labels, MOST_SHOWN),
@@ -176,7 +176,7 @@ def write_classifier_card(
             "loss": LOSS_TITLES[loss],
             "settings": markdown(("setting", "value"), shown_settings),
         },
-        "usage": card_facts.usage_facts(called, model, tokenizer) | usage,
+        "example": example,
         "environment": {
             "Time": card_facts.duration(result["train_seconds"]),
             **card_facts.software(),
