@@ -7,16 +7,15 @@ would disturb the scores of all other tokens until then.
 
 import json
 import logging
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..corpus.tokenization import id_count
 from .candidate_head import own_modules
+from .trunk import gathered
 
 logger = logging.getLogger(__name__)
 
@@ -119,15 +118,6 @@ def _enlarged(module: nn.Embedding, size: int) -> nn.Embedding:
 @torch.no_grad()
 def _start_from_pieces(parameter: nn.Parameter, pieces: Pieces) -> None:
     """Set the entries of new tokens in ``(V, ...)`` to the mean of those of their pieces."""
-    with _whole(parameter):
+    with gathered(parameter):
         for number, ids in pieces.items():
             parameter[number] = parameter[ids].float().mean(dim=0).to(parameter.dtype)
-
-
-def _whole(parameter: nn.Parameter) -> AbstractContextManager:
-    """Gather a parameter that DeepSpeed's stage 3 has cut into shards."""
-    if not is_deepspeed_zero3_enabled():
-        return nullcontext()
-    import deepspeed
-
-    return deepspeed.zero.GatheredParameters([parameter], modifier_rank=0)

@@ -2,12 +2,11 @@
 id, marks padding.
 """
 
-from contextlib import nullcontext
-
 import torch
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.integrations import is_deepspeed_zero3_enabled
+
+from .trunk import gathered
 
 ROWS_OF_SAMPLE = (
     1024  # rows to estimate the standard deviation of an embedding from: more would not change it
@@ -45,12 +44,7 @@ def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
     read = getattr(weight, "_is_hf_initialized", False)
     if read or not may_be_token(row, tokenizer):
         return
-    whole = nullcontext()
-    if is_deepspeed_zero3_enabled():
-        import deepspeed
-
-        whole = deepspeed.zero.GatheredParameters([weight], modifier_rank=0)
-    with torch.no_grad(), whole:
+    with torch.no_grad(), gathered(weight):
         if weight[row].any():
             return
         drawn = torch.randn(weight.shape[1], generator=torch.Generator().manual_seed(seed))

@@ -1,7 +1,7 @@
 """Find the trunk of a model and its input embedding, and refuse unsuitable models."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 
 import torch
 from torch import Tensor, nn
@@ -93,6 +93,15 @@ def without_adapter(model: nn.Module) -> nn.Module:
                 "modules_to_save and trainable_token_indices."
             )
     return base
+
+
+def gathered(weight: nn.Parameter) -> AbstractContextManager:
+    """Let a weight be read and changed as a whole, where DeepSpeed's stage 3 cut it into shards."""
+    if not is_deepspeed_zero3_enabled():
+        return nullcontext()
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters([weight], modifier_rank=0)
 
 
 def check_causal(trunk: PreTrainedModel) -> None:
