@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import set_seed
 
 from ..models.head import Head
-from ..objective.losses import capped
+from ..objective.losses import capped, projected_scores
 from ..objective.masking import IGNORE_INDEX
 from ..objective.negatives import NegativePool
 from .data_loading import COUNTS
@@ -55,12 +55,10 @@ def pool_scores(
     for part in (slice(first, first + rows) for first in range(0, max(1, len(hidden)), rows)):
         chunk = hidden[part].float()
         chunk_targets = target_ids[part]
-        scores = chunk @ candidates.T  # (rows, U)
+        scores = projected_scores(chunk, candidates, candidate_bias, head.softcap)  # (rows, U)
         outside = (chunk * targets[part]).sum(-1)
-        if candidate_bias is not None:
-            scores = scores + candidate_bias
+        if target_bias is not None:
             outside = outside + target_bias[part]
-        scores = capped(scores, head.softcap)
         outside = capped(outside, head.softcap)
         position = torch.searchsorted(pool.ids, chunk_targets).clamp(max=len(pool) - 1)
         inside = pool.ids[position] == chunk_targets
@@ -108,10 +106,7 @@ def vocabulary_scores(
         vectors, bias = head.vectors(ids).float(), head.bias(ids)  # (n, D), (n,)
         height = max(1, CHUNK_ELEMENTS // len(ids))
         for part in (slice(first, first + height) for first in range(0, len(hidden), height)):
-            plain = hidden[part] @ vectors.T  # (height, n)
-            if bias is not None:
-                plain = plain + bias
-            plain = capped(plain, head.softcap)
+            plain = projected_scores(hidden[part], vectors, bias, head.softcap)  # (height, n)
             column = target_ids[part] - start  # of the target, if it is in this block
             inside = (column >= 0) & (column < len(ids))
             if apart is not None:
