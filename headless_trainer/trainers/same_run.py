@@ -208,10 +208,16 @@ def _settings_of(trainer: "PretrainingTrainer") -> dict[str, Any]:
     settings: dict[str, Any] = {"freeze_trunk": False}
     for name, value in vars(trainer.args).items():
         settings[name] = getattr(value, "value", value)
-    settings["trainer"] = type(trainer).__name__
-    settings["trainer_class"] = class_name(type(trainer))
-    settings["held_out_texts"] = trainer.facts.held_out_texts
-    return _comparable(settings)
+    return _comparable(settings | recorded_facts(trainer))
+
+
+def recorded_facts(trainer: "PretrainingTrainer") -> dict[str, Any]:
+    """Return what is recorded among the settings, and compared on resume, but is no argument."""
+    return {
+        "trainer": type(trainer).__name__,
+        "trainer_class": class_name(type(trainer)),
+        "held_out_texts": trainer.facts.held_out_texts,
+    }
 
 
 def _comparable(settings: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from ..models.padding_row import keep_padding_id
 from ..models.trunk import cache_for_generation
 from ..objective.prior import CANDIDATES
 from .resume import RESTARTED, forward_facts
-from .same_run import base_facts, class_name
+from .same_run import base_facts, recorded_facts
 from .training_rows import row_facts
 
 if TYPE_CHECKING:
@@ -113,10 +113,7 @@ def _recorded_settings(trainer: "PretrainingTrainer") -> dict[str, Any]:
     if data_args is not None:
         for name, value in vars(data_args).items():
             settings[f"data: {name}"] = ", ".join(value) if isinstance(value, list) else value
-    settings["trainer"] = type(trainer).__name__
-    settings["trainer_class"] = class_name(type(trainer))
-    settings["held_out_texts"] = trainer.facts.held_out_texts
-    return settings
+    return settings | recorded_facts(trainer)
 
 
 def _store_as(folder: Path, dtype: torch.dtype) -> None:
