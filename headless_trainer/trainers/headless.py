@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from ..models.candidate_head import CandidateHead
 from ..models.fold import unfold
 from ..models.lm_head import attach_lm_head, warn_of_dropped_head
-from ..models.trunk import drop_pooler, find_trunk
+from ..models.trunk import find_trunk
 from ..objective.negatives import NegativePool
 from ..objective.prior import candidate_log_prior, drawn_share_of, log_prior
 from .evaluation import pool_scores, vocabulary_scores
@@ -87,7 +87,6 @@ class HeadlessTrainer(PretrainingTrainer):
 
     def trained_part(self, model: nn.Module) -> PreTrainedModel:
         trunk = unfold(find_trunk(model))
-        drop_pooler(trunk)
         # Now, on every process: later the weights may be shards.
         self.has_free_head = warn_of_dropped_head(
             trunk, None if model is trunk else type(model).__name__

@@ -214,8 +214,8 @@ class PretrainingTrainer(Trainer):
         model = self.trained_part(model)
         check_best_model(model, args)
         inner, processing_class = without_adapter(model), kwargs.get("processing_class")
+        drop_pooler(find_trunk(inner))  # before the checks, which look at what is trained
         self.make_targets = check_trainable(inner, processing_class, args, self.head_class)
-        drop_pooler(find_trunk(inner))
         self.head = self.head_class(inner)
         self.head.attach(args)
         collate = (
