@@ -778,9 +778,10 @@ class PretrainingTrainer(Trainer):
         train.
         """
         resume.check_resume(self, checkpoint)
-        resume.restore(self, checkpoint)
         state = resume.read_state(checkpoint)
-        if not resume.is_finished(self.args, state):
+        finished = resume.is_finished(self.args, state)
+        resume.restore(self, checkpoint, finished)
+        if not finished:
             return False
         # The parent would train one step too many.
         logger.info("%s is the end of the run: nothing is left to train.", checkpoint)

@@ -98,15 +98,17 @@ def _check_position(trainer: "PretrainingTrainer", checkpoint: str) -> None:
     check_rows(facts, trainer.train_dataset)
 
 
-def restore(trainer: "PretrainingTrainer", checkpoint: str) -> None:
-    """Restore what `Trainer` does not: settings, totals, the model's state, and the positions."""
+def restore(trainer: "PretrainingTrainer", checkpoint: str, finished: bool) -> None:
+    """Restore what `Trainer` does not: settings, totals, the model's state, and the positions.
+
+    A run that is ``finished`` reads no further rows, so it needs no position in a stream.
+    """
     warn_of_other_library(checkpoint)
     adopt_settings(checkpoint, trainer)
     load_totals(trainer, checkpoint)
     state = read_facts(checkpoint).get(FORWARD_STATE, {})
     restore_forward_state(without_adapter(trainer.model), state)
     trainer.pools.load(checkpoint)
-    finished = is_finished(trainer.args, read_state(checkpoint))
     if trainer.stream is not None and not trainer.args.ignore_data_skip and not finished:
         trainer.stream.load(checkpoint)
 
