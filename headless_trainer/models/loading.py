@@ -266,7 +266,7 @@ def _new_model(
 
 def _continued_trunk(args: ModelArguments, config: PreTrainedConfig) -> PreTrainedModel:
     source = args.model_name_or_path
-    class_with_head = _class_with_head(config)
+    class_with_head = saved_class_with_head(config)
     with sources.source("model_name_or_path", source):
         model = load_trunk(source, config=config, **_options(args), **hub_arguments(args))
     if class_with_head:
@@ -306,9 +306,9 @@ def _continued_language_model(
 
 def _way_to_a_head(args: ModelArguments, config: PreTrainedConfig) -> str:
     """Say how a checkpoint whose head lacks weights can be trained, by what it is."""
-    if _class_with_head(config) and args.tie_word_embeddings is not None:
+    if saved_class_with_head(config) and args.tie_word_embeddings is not None:
         return "leave tie_word_embeddings out"
-    if _class_with_head(config):
+    if saved_class_with_head(config):
         return "restore what is missing, or train the head with --objective vanilla"
     if sources.find_file(args.model_name_or_path, TOKEN_COUNTS_NAME, **hub_arguments(args)):
         return "attach the head of this headless checkpoint first (headless-trainer lm-head)"
@@ -318,7 +318,7 @@ def _way_to_a_head(args: ModelArguments, config: PreTrainedConfig) -> str:
     )
 
 
-def _class_with_head(config: PreTrainedConfig) -> str | None:
+def saved_class_with_head(config: PreTrainedConfig) -> str | None:
     """Return the name of the class that wrote a checkpoint if it had a head, or None."""
     for name in config.architectures or ():
         if "LM" in name:
@@ -340,7 +340,7 @@ def _scoring_vectors(
     embedding = model.get_input_embeddings()
     ids = torch.arange(embedding.num_embeddings)
     values = embedding(ids).detach()  # by the module: Gemma's scales its rows
-    if not _class_with_head(model.config) or getattr(model.config, FOLD, None):
+    if not saved_class_with_head(model.config) or getattr(model.config, FOLD, None):
         return values
     language_model = LM_CLASSES[task].from_pretrained(
         args.model_name_or_path, **_options(args), **hub_arguments(args)

@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig
 from ..arguments import DataArguments
 from ..cards.facts import count, hardware, model_name, software
 from ..command_line import parse_args
-from ..models.loading import check_length, load_config
+from ..models.loading import check_length, load_config, saved_class_with_head
 from ..models.trunk import check_one_stack, infer_task
 from ..presentation.tables import markdown
 from .advice import advise
@@ -193,7 +193,7 @@ def compare_steps(
     return StepComparison(
         model=name_of(model_args, config),
         task=task,
-        has_head=has_head(model_args, config),
+        has_head=bool(model_args.model_name_or_path and saved_class_with_head(config)),
         shape=shape_of(data_args, args, vocab_size),
         precision=precision_of(args),
         rows=source,
@@ -217,13 +217,6 @@ def objectives_of(args: CompareStepsArguments) -> list[str]:
 def name_of(model_args: TimedModelArguments, config: PreTrainedConfig) -> str:
     source = model_args.model_name_or_path or model_args.config_name
     return model_name(source) if source else config.model_type
-
-
-def has_head(model_args: TimedModelArguments, config: PreTrainedConfig) -> bool:
-    """Return whether the model is a checkpoint that was saved with a vocabulary head."""
-    if model_args.model_name_or_path is None:
-        return False
-    return any("LM" in name for name in config.architectures or ())
 
 
 def shape_of(
