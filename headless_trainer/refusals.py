@@ -346,7 +346,7 @@ DATA = (
 
 def refuse(args, table: Iterable[Refusal]) -> None:
     """Raise ValueError at the first row of a table that applies to a dataclass of arguments."""
-    defaults = _defaults(args)
+    defaults = defaults_of(args)
     for row in table:
         for name in row.names.split():
             value = getattr(args, name)
@@ -359,7 +359,7 @@ def leave_out_unread(args) -> None:
 
     This way a baseline accepts the flags of the run that it is compared with.
     """
-    defaults = _defaults(args)
+    defaults = defaults_of(args)
     read_by_some = frozenset().union(*(objective.reads for objective in OBJECTIVES.values()))
     unread = []
     for name in defaults:  # in the order of the fields
@@ -375,7 +375,7 @@ def leave_out_unread(args) -> None:
         )
 
 
-def _defaults(args) -> dict[str, Any]:
+def defaults_of(args) -> dict[str, Any]:
     """Return the default of each field of a dataclass, by name."""
     defaults: dict[str, Any] = {}
     for field in dataclasses.fields(args):

@@ -1,6 +1,6 @@
 """Arguments of `headless-trainer compare-steps`: those of `pretrain` that change a step."""
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from transformers import TrainingArguments
@@ -8,7 +8,7 @@ from transformers.hf_argparser import HfArg
 
 from ..arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
 from ..objectives import OBJECTIVES, objective_of
-from ..refusals import PRETRAINING, Refusal, outside
+from ..refusals import PRETRAINING, Refusal, defaults_of, outside
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the
 # annotations as types.
@@ -103,10 +103,9 @@ class CompareStepsArguments(HeadlessTrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if field.name in WITHOUT_EFFECT:
-                is_made = field.default is MISSING
-                setattr(self, field.name, field.default_factory() if is_made else field.default)
+        defaults = defaults_of(self)
+        for name in WITHOUT_EFFECT:
+            setattr(self, name, defaults[name])
         vars(self).update(WHILE_TIMED)
         if not objective_of(self).starts_head_bias:
             self.head_bias = "none"  # of a command for another objective
