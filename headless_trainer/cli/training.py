@@ -170,7 +170,7 @@ def make_trainer(
         rows["train"] = streaming.PackedStream(
             documents["train"],
             tokenizer,
-            **row_settings(data_args, args),
+            **packing.row_settings(data_args, args),
             shuffle_buffer_size=data_args.shuffle_buffer_size,
             seed=data_seed,
         )
@@ -307,17 +307,6 @@ def failures_named(args: HeadlessTrainingArguments, name: str) -> Iterator[None]
         ) from error
 
 
-def row_settings(
-    data_args: DataArguments, args: HeadlessTrainingArguments
-) -> dict[str, int | bool]:
-    """Return how documents become rows, for a stream and for rows that are tokenized at once."""
-    return {
-        "max_seq_length": data_args.max_seq_length,
-        "line_by_line": data_args.line_by_line,
-        "share_rows": data_args.line_by_line and args.isolate_documents,
-    }
-
-
 def tokenized_rows(
     documents, tokenizer, model_args: ModelArguments, data_args: DataArguments, args
 ):
@@ -325,7 +314,7 @@ def tokenized_rows(
     return packing.tokenize_and_pack(
         documents,
         tokenizer,
-        **row_settings(data_args, args),
+        **packing.row_settings(data_args, args),
         num_proc=data_args.preprocessing_num_workers,
         overwrite_cache=data_args.overwrite_cache and args.local_process_index == 0,
         cache_dir=model_args.cache_dir,

@@ -21,6 +21,7 @@ from datasets import Dataset, IterableDataset
 from datasets.fingerprint import update_fingerprint
 from transformers import PreTrainedTokenizerBase
 
+from ..arguments import DataArguments, HeadlessTrainingArguments
 from ..objective.masking import IGNORE_INDEX, LEARNED_MASKS
 from ..signals.workers import with_following_workers
 from .documents import BATCH_BYTES, DOCUMENTS_AT_ONCE, TextStream, batches_by_size
@@ -52,6 +53,17 @@ Batch = tuple[np.ndarray, np.ndarray]
 That is the length of each document, int64 ``(documents,)``, or the start of each row and the end of
 the last, int32 ``(rows + 1,)``.
 """
+
+
+def row_settings(
+    data_args: DataArguments, args: HeadlessTrainingArguments
+) -> dict[str, int | bool]:
+    """Return how documents become rows, for a stream and for rows that are tokenized at once."""
+    return {
+        "max_seq_length": data_args.max_seq_length,
+        "line_by_line": data_args.line_by_line,
+        "share_rows": data_args.line_by_line and args.isolate_documents,
+    }
 
 
 def tokenize_and_pack(

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..arguments import DataArguments
-from ..corpus.packing import tokenize_and_pack
+from ..corpus.packing import row_settings, tokenize_and_pack
 from ..corpus.texts import load_texts
 from ..models.loading import load_tokenizer
 from .step_arguments import CompareStepsArguments, TimedModelArguments
@@ -46,7 +46,6 @@ def draw_rows(count: int, length: int, tokenizer: PreTrainedTokenizerBase) -> li
 
 def read_rows(
     count: int,
-    length: int,
     tokenizer: PreTrainedTokenizerBase,
     model_args: TimedModelArguments,
     data_args: DataArguments,
@@ -61,13 +60,7 @@ def read_rows(
     texts = load_texts(
         streamed, cache_dir=model_args.cache_dir, token=model_args.token, tokenizer=tokenizer
     )
-    rows = tokenize_and_pack(
-        texts["train"],
-        tokenizer,
-        max_seq_length=length,
-        line_by_line=data_args.line_by_line,
-        share_rows=data_args.line_by_line and args.isolate_documents,
-    )
+    rows = tokenize_and_pack(texts["train"], tokenizer, **row_settings(data_args, args))
     return [np.asarray(row["input_ids"]) for row in itertools.islice(rows, count)]
 
 
@@ -91,7 +84,7 @@ def rows_of(
     if model_args.train_tokenizer:
         rows = draw_rows(STEPS * rows_of_step, length, tokenizer)
         return rows, "Tokens drawn by a Zipf-like distribution, since no tokenizer is trained here"
-    rows = read_rows(STEPS * rows_of_step, length, tokenizer, model_args, data_args, args)
+    rows = read_rows(STEPS * rows_of_step, tokenizer, model_args, data_args, args)
     if len(rows) < rows_of_step:
         named = data_args.dataset_name or data_args.train_file
         raise ValueError(
