@@ -362,6 +362,21 @@ def errors_in_one_line(*error_classes: type[Exception]) -> Iterator[None]:
         sys.exit(f"{type(error).__name__}: {message[:LONGEST_MESSAGE]}")
 
 
+@contextmanager
+def missing_extra_named(what_needs: str) -> Iterator[None]:
+    """Raise OSError with the remedy if a package of the extra ``eval`` cannot be imported.
+
+    Args:
+        what_needs: subject and verb of the sentence, such as ``Reports need``.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise OSError(
+            f"{error}. {what_needs} an extra: pip install 'headless_trainer[eval]'"
+        ) from error
+
+
 def parse_yaml(text: str, where: str) -> Any:
     """Parse YAML or JSON, which is YAML. ValueError names the origin ``where`` and the problem."""
     try:

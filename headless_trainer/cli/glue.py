@@ -22,7 +22,13 @@ from ..signals.handlers import ended_by_signals
 
 @ended_by_signals("To resume: repeat the command; it skips the finished runs")
 def main(argv: list[str] | None = None) -> None:
-    from ..command_line import errors_in_one_line, parse_args, print_result, show_usage
+    from ..command_line import (
+        errors_in_one_line,
+        missing_extra_named,
+        parse_args,
+        print_result,
+        show_usage,
+    )
 
     show_usage(__doc__, argv)
     from ..fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
@@ -30,7 +36,9 @@ def main(argv: list[str] | None = None) -> None:
 
     with errors_in_one_line(ValueError, OSError):
         arguments, training = parse_args([GlueArguments, GlueTrainingArguments], argv)
-        _check_extra()  # before every model is loaded
+        with missing_extra_named("Fine-tuning needs"):  # before every model is loaded
+            import evaluate  # noqa: F401
+            import sklearn  # noqa: F401
         from ..console import log_lines
         from ..fine_tuning import grid_report, predictions
         from ..fine_tuning.grid import prepare_grid
@@ -58,17 +66,6 @@ def main(argv: list[str] | None = None) -> None:
         if training.process_index == 0 and not arguments.is_prediction_only:
             print_result(grid_report.write_grid_report(training.output_dir))
         leave_together()
-
-
-def _check_extra() -> None:
-    """Raise OSError, with the remedy, if a package that fine-tuning needs is not installed."""
-    try:
-        import evaluate  # noqa: F401
-        import sklearn  # noqa: F401
-    except ImportError as error:
-        raise OSError(
-            f"{error}. Fine-tuning needs an extra: pip install 'headless_trainer[eval]'"
-        ) from error
 
 
 if __name__ == "__main__":

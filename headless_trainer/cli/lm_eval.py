@@ -23,25 +23,16 @@ from ..signals.handlers import ended_by_signals
 
 @ended_by_signals("To resume: repeat the command; it reuses the answers so far")
 def main(argv: list[str] | None = None) -> None:
-    from ..command_line import errors_in_one_line, parse_args, show_usage
+    from ..command_line import errors_in_one_line, missing_extra_named, parse_args, show_usage
 
     show_usage(__doc__, argv)
     from ..scoring.zero_shot_arguments import ZeroShotArguments
 
     with errors_in_one_line(ValueError, OSError):
         (args,) = parse_args([ZeroShotArguments], argv)
-        _check_extra()
+        with missing_extra_named("Zero-shot scoring needs"):
+            import lm_eval  # noqa: F401
         score_and_compare(args)
-
-
-def _check_extra() -> None:
-    """Raise OSError, with the remedy, if a package that scoring needs is not installed."""
-    try:
-        import lm_eval  # noqa: F401
-    except ImportError as error:
-        raise OSError(
-            f"{error}. Zero-shot scoring needs an extra: pip install 'headless_trainer[eval]'"
-        ) from error
 
 
 def score_and_compare(args) -> None:

@@ -22,6 +22,7 @@ def main(argv: list[str] | None = None) -> None:
     from ..command_line import (
         CONFIG_SUFFIXES,
         errors_in_one_line,
+        missing_extra_named,
         parse_args,
         print_result,
         show_usage,
@@ -37,12 +38,8 @@ def main(argv: list[str] | None = None) -> None:
         words = ["--runs", *words]
     with errors_in_one_line(ValueError, OSError):
         (args,) = parse_args([ReportArguments], words)
-        try:
+        with missing_extra_named("Reports need"):
             from ..reporting.report import PAGE_NAME, write_run_report
-        except ImportError as error:
-            raise OSError(
-                f"{error}. Reports need an extra: pip install 'headless_trainer[eval]'"
-            ) from error
         sentences = write_run_report(args.runs, args.output_dir)
     for sentence in sentences:
         print_result(textwrap.fill(sentence, 79, initial_indent="- ", subsequent_indent="  "))
