@@ -13,7 +13,6 @@ share of a step, and gives advice. No model is saved.
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -26,15 +25,12 @@ def main(argv: list[str] | None = None) -> None:
 
     show_usage(__doc__, argv)
     from ..command_line import parse_args, words_of
+    from ..processes.launch import check_one_process
     from ..timing.step_arguments import ARGUMENT_CLASSES
 
     words = words_of(argv)
     with errors_in_one_line(ValueError, OSError):
-        processes = int(os.environ.get("WORLD_SIZE") or 1)
-        if processes > 1:
-            raise ValueError(
-                f"WORLD_SIZE is {processes} but one process is timed: start it without a launcher."
-            )
+        check_one_process("is timed")
         *_, args = parse_args(ARGUMENT_CLASSES, words)
         from ..files.whole import check_writable, write_whole
 

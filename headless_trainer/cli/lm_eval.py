@@ -14,7 +14,6 @@ task, and results.md. Answers are kept there and reused.
 """
 
 import logging
-import os
 import sys
 from pathlib import Path
 
@@ -65,12 +64,10 @@ def _score(models: list[str], args) -> list[str]:
         raise ValueError(
             f"output_dir is not given: name the folder for the results of {', '.join(models)}."
         )
-    processes = int(os.environ.get("WORLD_SIZE") or 1)
-    if processes > 1:
-        raise ValueError(
-            f"WORLD_SIZE is {processes} but one process scores all: start it without a launcher."
-        )
     from ..command_line import print_result
+    from ..processes.launch import check_one_process
+
+    check_one_process("scores all")
     from ..scoring.zero_shot import score_models
 
     try:

@@ -129,6 +129,19 @@ def _check_deepspeed(args: TrainingArguments) -> None:
         )
 
 
+def check_one_process(what_it_does: str) -> None:
+    """Refuse a launcher of several processes, each of which would do the whole work.
+
+    ``what_it_does`` ends the clause that begins with "one process", such as ``is timed``.
+    """
+    processes = int(os.environ.get("WORLD_SIZE") or 1)
+    if processes > 1:
+        raise ValueError(
+            f"WORLD_SIZE is {processes} but one process {what_it_does}: start it without a "
+            "launcher."
+        )
+
+
 def check_devices(args: TrainingArguments) -> None:
     """Refuse ``torch.nn.DataParallel``: its model copies in threads would share a loss's state."""
     if args.n_gpu > 1:
