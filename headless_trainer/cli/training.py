@@ -116,7 +116,7 @@ def make_trainer(
     check_one_stack(config, type(config).__name__)
     args.task = args.task or infer_task(config)
     trainer_type = trainer_class(args)
-    check_run(model_args, data_args, args)
+    check_run(data_args, args)
     saved_dtype = None  # of the checkpoint's weights, where training uses another
     if model_args.model_name_or_path and config.dtype != loading.MASTER_DTYPE:
         saved_dtype = config.dtype
@@ -237,9 +237,7 @@ def fingerprint(documents) -> str:
     return xxh3_128_hexdigest(text.encode())[:8]
 
 
-def check_run(
-    model_args: ModelArguments, data_args: DataArguments, args: HeadlessTrainingArguments
-) -> None:
+def check_run(data_args: DataArguments, args: HeadlessTrainingArguments) -> None:
     """Refuse incompatible settings before anything is read."""
     check_devices(args)
     refuse(args, PRETRAINING)  # again, now that the task is known

@@ -37,14 +37,12 @@ class Measurements:
         seconds: of a step, at each reading, for each round.
         peak_mib: largest peak memory.
         parameters: number of trained parameters.
-        device: type of the device.
         reason: why the objective was not timed, or not in every round; None if it was.
     """
 
     seconds: list[list[float]] = dataclasses.field(default_factory=list)
     peak_mib: float = 0.0
     parameters: int = 0
-    device: str = "cpu"
     reason: str | None = None
 
     @property
@@ -64,7 +62,6 @@ class Measurements:
         self.seconds.append(turn.seconds)
         self.peak_mib = max(self.peak_mib, turn.peak_mib)
         self.parameters = turn.parameters
-        self.device = turn.device
 
     @property
     def spread(self) -> float:
