@@ -179,6 +179,7 @@ def loss(part: Part) -> None:
         "K x U": functools.partial(contrastive, backend="chunked"),
         "K x V": functools.partial(vocabulary_cross_entropy, backend="chunked"),
     }
+    all_methods = methods(part.device)
     for size in LOSS_SIZES[part.scale]:
         where = dict(zip("KDV", size, strict=True))
         if part.has(**where):
@@ -193,7 +194,7 @@ def loss(part: Part) -> None:
         for name, method in exact_methods.items():
             with part.attempt(f"{name} in float64 at {size}"):
                 exact[name] = loss_and_gradients(method, in_float64(inputs))
-        for name, method in methods(part.device, dtype).items():
+        for name, method in all_methods.items():
             if name in part.without or part.late():
                 continue
             with part.attempt(name) as outcome:
@@ -209,10 +210,7 @@ def loss(part: Part) -> None:
                 memory[name] = mib
             elif not outcome["fits"]:
                 too_large.append(name)
-        runs = {
-            name: functools.partial(run_once, methods(part.device, dtype)[name], inputs)
-            for name in memory
-        }
+        runs = {name: functools.partial(run_once, all_methods[name], inputs) for name in memory}
         with part.attempt(f"times at {size}", may_not_fit=False):
             takes_long = part.scale == "cpu" or math.prod(size) > 1e13
             seconds = alternate(runs, 3 if takes_long else 5)

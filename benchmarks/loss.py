@@ -193,7 +193,7 @@ def cut_head_has_kahan_sums() -> bool:
     return "accum_e_fp32" in inspect.signature(linear_cross_entropy).parameters
 
 
-def methods(device: str, dtype: torch.dtype) -> dict[str, Method]:
+def methods(device: str) -> dict[str, Method]:
     """Return every method that can run on a device, by name."""
     usable, _ = heads(device)
     all_methods = dict(CANDIDATE_METHODS)
@@ -268,7 +268,7 @@ def peak_of_process(name: str, size: tuple[int, int, int], dtype: torch.dtype) -
 
     It is 0 for a problem that needs less than loading torch.
     """
-    method = methods("cpu", dtype)[name]
+    method = methods("cpu")[name]
     run_once(method, make_inputs((64, size[1], 512), dtype, "cpu"))
     inputs = make_inputs(size, dtype, "cpu")
     before = peak_memory_mib(torch.device("cpu"))
@@ -279,7 +279,7 @@ def peak_of_process(name: str, size: tuple[int, int, int], dtype: torch.dtype) -
 def measure(inputs: Inputs, repeats: int) -> list[dict]:
     """Return the seconds of each repeat and the MiB of each method that fits into memory."""
     hidden, targets, weight = inputs
-    all_methods = methods(hidden.device.type, hidden.dtype)
+    all_methods = methods(hidden.device.type)
     vocab_size, width = weight.shape
     sizes = {"K": len(hidden), "U": len(targets.unique()), "D": width, "V": vocab_size}
     memory = {}
