@@ -8,7 +8,6 @@ the same: targets and candidates, forward, backward, clipping and AdamW.
 Letters used in shapes: B rows, T tokens in a row, V vocabulary size.
 """
 
-import contextlib
 import time
 from collections.abc import Callable
 
@@ -46,7 +45,7 @@ Builder = Callable[..., Step]
 
 def methods_of(problem) -> dict[str, Builder]:
     """Return how to make the step of each method of a problem, and of pools of its sizes."""
-    methods = {name: METHODS[name] for name in problem.methods}
+    methods = dict(METHODS)
     for size in problem.pool_size:
         methods[f"headless, pools of {size:,}"] = our_step(
             HeadlessTrainer, trunk_class, "headless", pool_size=size
@@ -120,11 +119,7 @@ def our_step(
         if trainer_class is SampledSoftmaxTrainer:
             needs["token_counts"] = expected_counts(problem)
         trainer = trainer_class(new_model(problem, model_class, device), settings, **needs)
-        # What `Trainer.train` does before the first step.
-        as_rows = contextlib.nullcontext()
-        if trainer.rows is not None:
-            as_rows = trainer.rows.updated_as_rows()
-        as_rows.__enter__()
+        # What `Trainer.train` does before the first step, without sparse embedding updates.
         trainer.create_optimizer()
         trainer.model.train()
         trainer.is_in_train = True
@@ -139,7 +134,6 @@ def our_step(
             trainer.optimizer.zero_grad()
             trainer.state.global_step += 1
 
-        step.as_rows = as_rows  # keeps it open as long as the step exists
         return step
 
     return build
