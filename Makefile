@@ -53,7 +53,7 @@ format: $(INSTALLED)  ## format, and fix what lint can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# candidates.py needs a model and a text; held_steps.py is a part of accelerator.py.
+# candidates.py needs a model and a text; held_steps.py is a part of others.
 BENCHMARKS = $(filter-out %/candidates.py %/held_steps.py,$(wildcard benchmarks/*.py))
 
 bench: $(INSTALLED)  ## run every benchmark that needs no input

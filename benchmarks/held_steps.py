@@ -1,4 +1,4 @@
-"""Training steps that one process holds ready, for accelerator.py.
+"""Training steps that one process holds ready, for accelerator.py and, in part, pools.py.
 
 `benchmarks/step.py` and `headless-trainer compare-steps` give each objective a process of its own,
 where `Trainer.train` takes the steps. On a lent accelerator every second counts, so here a process
@@ -31,6 +31,7 @@ from headless_trainer import (
 )
 from headless_trainer.timing.step_rows import stand_in_tokenizer, token_shares
 from headless_trainer.trainers.isolation import sent
+from headless_trainer.trainers.pretraining import PretrainingTrainer
 
 SPECIAL_TOKENS = 5  # the first ids of the stand-in tokenizer
 MASK_TOKEN = 4
@@ -119,12 +120,7 @@ def our_step(
         if trainer_class is SampledSoftmaxTrainer:
             needs["token_counts"] = expected_counts(problem)
         trainer = trainer_class(new_model(problem, model_class, device), settings, **needs)
-        # What `Trainer.train` does before the first step, without sparse embedding updates.
-        trainer.create_optimizer()
-        trainer.model.train()
-        trainer.is_in_train = True
-        trainer.current_gradient_accumulation_steps = 1
-        trainer.accelerator.gradient_state._set_sync_gradients(True)
+        prepare(trainer)
 
         def step(batch: dict[str, Tensor]) -> None:
             (with_targets,), _ = trainer.get_batch_samples(iter([batch]), 1, device)
@@ -137,6 +133,15 @@ def our_step(
         return step
 
     return build
+
+
+def prepare(trainer: PretrainingTrainer) -> None:
+    """Do what `Trainer.train` does before the first step; without sparse embedding updates."""
+    trainer.create_optimizer()
+    trainer.model.train()
+    trainer.is_in_train = True
+    trainer.current_gradient_accumulation_steps = 1
+    trainer.accelerator.gradient_state._set_sync_gradients(True)
 
 
 def plain_step(model_class: Callable[..., type], loss_of: Callable[..., Tensor]) -> Builder:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from held_steps import prepare
 from loss import alternate, in_a_process, machine, results_argument, token_shares, write_results
 from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
 
@@ -117,11 +118,7 @@ def make_step(
     shares = token_shares(vocab_size)
     if pool_size is not None:
         trainer.pools.earlier.ids = torch.multinomial(shares, pool_size, True, generator=generator)
-    trainer.create_optimizer()
-    trainer.model.train()
-    trainer.is_in_train = True
-    trainer.current_gradient_accumulation_steps = 1
-    trainer.accelerator.gradient_state._set_sync_gradients(True)
+    prepare(trainer)
     pools_logged = []
     trainer.log_step = lambda step: pools_logged.extend(
         len(part.pool) for batch in step.micro_batches for part in batch.candidates
