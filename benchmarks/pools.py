@@ -49,9 +49,15 @@ def main() -> None:
     write_results(args.results_dir, results)
 
 
+def pool_sizes(args) -> dict[str, int | None]:
+    """Return the methods by name, each with the targets that its pool is topped up to, if any."""
+    topped_up = {f"{size:,} targets": size for size in args.pool_size}
+    return {EXACT: None, BATCH_ALONE: None, **topped_up}
+
+
 def measure(args, vocab_size: int) -> dict[str, dict[str, float]]:
     """Time all methods with one vocabulary, print a table, and return its figures."""
-    names = [EXACT, BATCH_ALONE, *(f"{size:,} targets" for size in args.pool_size)]
+    names = list(pool_sizes(args))
     with tempfile.TemporaryDirectory() as folder:
         steps = {name: make_step(args, vocab_size, name, folder) for name in names}
         seconds = alternate({name: timed(step) for name, (step, _) in steps.items()}, args.repeats)
@@ -97,9 +103,7 @@ def make_step(
         attn_pdrop=0.0,
         tie_word_embeddings=name != EXACT,
     )
-    pool_size = None
-    if name not in (EXACT, BATCH_ALONE):
-        pool_size = int(name.split()[0].replace(",", ""))
+    pool_size = pool_sizes(args)[name]
     settings = HeadlessTrainingArguments(
         folder,
         objective="vanilla" if name == EXACT else "headless",
