@@ -120,7 +120,7 @@ class Subject:
     """A model and the rows of a text.
 
     Attributes:
-        model: with its head.
+        model: with its head, and frozen.
         head: the same, scoring only predicted positions.
         task: ``mlm`` or ``clm``.
         make_targets: draws inputs and labels of a batch, masked for mlm.
@@ -148,7 +148,7 @@ class Subject:
 
     def vectors(self) -> Tensor:
         """Return the ``(V, D)`` vectors that score the vocabulary."""
-        return self.head.all_within(self.head.projection.weight.detach())
+        return self.head.all_within(self.head.projection.weight)
 
 
 def main() -> None:
@@ -228,6 +228,7 @@ def load(args: argparse.Namespace) -> Subject:
     task = infer_task(config)
     model_class = AutoModelForMaskedLM if task == "mlm" else AutoModelForCausalLM
     model = model_class.from_pretrained(source, dtype=torch.float32).eval()
+    model.requires_grad_(False)  # gradients are those of its outputs
     tokenizer = AutoTokenizer.from_pretrained(source)
     settings = HeadlessTrainingArguments(task=task, use_cpu=True, seed=args.seed)
     settings.mlm_probability = args.mlm_probability
@@ -248,7 +249,6 @@ def load(args: argparse.Namespace) -> Subject:
     )
 
 
-@torch.no_grad()
 def measure_model(subject: Subject, args: argparse.Namespace) -> tuple[MeanPrediction, list[Batch]]:
     """Run the model on the last rows: first those of the mean prediction, then the batches.
 
@@ -268,12 +268,11 @@ def measure_model(subject: Subject, args: argparse.Namespace) -> tuple[MeanPredi
     batches = []
     for ids in subject.rows[first:].split(args.batch_size):
         hidden, targets = subject.outputs(ids)
-        with torch.enable_grad():
-            outputs = hidden.clone().requires_grad_()
-            loss = vocabulary_cross_entropy(
-                outputs, targets, subject.vectors(), bias, softcap=head.softcap
-            )
-            (gradient,) = torch.autograd.grad(loss, outputs)
+        outputs = hidden.clone().requires_grad_()
+        loss = vocabulary_cross_entropy(
+            outputs, targets, subject.vectors(), bias, softcap=head.softcap
+        )
+        (gradient,) = torch.autograd.grad(loss, outputs)
         batches.append(Batch(hidden, targets, torch.cat(earlier), loss.item(), gradient))
         earlier.append(targets)
     return prediction, batches
@@ -300,9 +299,9 @@ def compare(
             loss = candidate_loss(
                 outputs,
                 pool.index_of(batch.targets),
-                head.vectors(pool.ids).detach(),
+                head.vectors(pool.ids),
                 pool.log_weights(),
-                bias=bias_of(head, pool.ids),
+                bias=head.bias(pool.ids),
                 softcap=head.softcap,
                 target_counts_once=candidates.once,
             )
@@ -321,11 +320,6 @@ def compare(
         "cosine": statistics.mean(cosines),
         "spread": statistics.stdev(differences),
     }
-
-
-def bias_of(head: VocabularyHead, ids: Tensor) -> Tensor | None:
-    bias = head.bias(ids)
-    return None if bias is None else bias.detach()
 
 
 def pool_of(
