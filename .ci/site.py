@@ -33,5 +33,8 @@ def on_page_markdown(markdown, page, config, files):
     is the root.
     """
     if page.file.abs_src_path.startswith(config.docs_dir):
-        return markdown.replace("](../README.md", "](index.md").replace("](../", "](")
+        # A page of docs/howto/ leaves docs/ with ../../, and the folder of that page with ../.
+        inside = "../" * page.file.src_uri.count("/")
+        markdown = markdown.replace(f"]({inside}../README.md", f"]({inside}index.md")
+        return markdown.replace(f"]({inside}../", f"]({inside}")
     return markdown.replace("](docs/", "](").replace("../docs/", "../")

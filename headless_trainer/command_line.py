@@ -72,7 +72,7 @@ REWORDED = {  # those of them with a clearer help text than transformers'
 CONFIG_SUFFIXES = (".json", ".yaml", ".yml")
 # Replacements for flags of transformers' scripts and older releases, by the argument class of a
 # command: DataArguments for pretrain and lm-head, GlueArguments for glue, TrainingArguments for all
-# three. docs/usage.md shows this table.
+# three. docs/reference/commands.md shows this table.
 INSTEAD = {
     "DataArguments": {
         "keep_linebreaks": (

@@ -3,7 +3,7 @@ lower is better.
 
 To log a new figure, call ``trainer.window.add(name, value, divisor)``. If only some objectives log
 it, add its name to theirs in objectives.py. Add a row here to show it in the console, pictures,
-cards and report, and a row in docs/logs.md to explain it.
+cards and report, and a row in docs/reference/logs.md to explain it.
 """
 
 import math

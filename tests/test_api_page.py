@@ -1,4 +1,4 @@
-"""The page of the Python interface, docs/api.md, which mkdocs fills from the docstrings."""
+"""The page of the Python interface, docs/reference/api.md, which mkdocs fills from the docstrings."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_the_page_has_every_exported_name_where_it_is_defined():
-    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
     shown = re.findall(r"^::: (\S+)$", page, re.MULTILINE)
     exported = {
         f"headless_trainer.{module}.{name}" for name, module in headless_trainer._EXPORTS.items()

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 SCRIPTS = [f"run_{name.replace('-', '_')}.py" for name in COMMANDS]
 PAGES = [
     ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("README.md")),
 ]
 # A script, the module of a command, or a command.

@@ -1,4 +1,4 @@
-"""docs/tour.ipynb runs from its first cell to its last, and holds what a run of it gave."""
+"""docs/tutorials/tour.ipynb runs from its first cell to its last, and holds what a run of it gave."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TOUR = ROOT / "docs" / "tour.ipynb"
+TOUR = ROOT / "docs" / "tutorials" / "tour.ipynb"
 CELLS = json.loads(TOUR.read_text(encoding="utf-8"))["cells"]
 CODE = [cell for cell in CELLS if cell["cell_type"] == "code"]
 # Runs the cells as Jupyter does, in one process, and writes down what they left.

@@ -31,7 +31,7 @@ from .step import Step
 
 # Default number of tokens drawn per step; for mlm, which predicts few tokens, at least a share of
 # the vocabulary; and the largest share. With too few draws, tokens that never occur keep or gain
-# probability; more cost time (docs/adapting.md).
+# probability; more cost time (docs/howto/continued_pretraining.md).
 DRAWN = 4096
 MLM_SHARE = 0.125
 LARGEST_SHARE = 0.25

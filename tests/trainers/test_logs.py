@@ -1,4 +1,4 @@
-"""docs/logs.md names every figure that training runs log, and says when each is logged; so do the
+"""docs/reference/logs.md names every figure that training runs log, and says when each is logged; so do the
 rows of those shown.
 """
 
@@ -14,7 +14,7 @@ from transformers.integrations.integration_utils import rewrite_logs
 
 from headless_trainer.measures import MEASURES
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "logs.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "logs.md"
 RUNS = {
     "headless mlm": {"task": "mlm"}, "headless clm": {"task": "clm"},
     "pool only": {"task": "mlm", "eval_full_vocabulary": False}, "vanilla mlm": {"task": "mlm", "objective": "vanilla"},
