@@ -1,0 +1,128 @@
+"""Read the results of studies and benchmarks, and write them as figures."""
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from headless_trainer.presentation.significance import LEVEL
+
+ROOT = Path(__file__).parents[1]
+
+
+def results(folder: str) -> Any:
+    """Return what a results.json holds, as its study or benchmark arranges it."""
+    return json.loads((ROOT / folder / "results.json").read_text(encoding="utf-8"))["results"]
+
+
+def parts(folder: str) -> Any:
+    """Return the parts of a results.json of benchmarks/accelerator.py."""
+    return results(folder)["parts"]
+
+
+def having(records: Sequence[dict], **values: Any) -> list[dict]:
+    """Return the records that have these values."""
+    return [
+        record for record in records if all(record[name] == value for name, value in values.items())
+    ]
+
+
+def one_having(records: Sequence[dict], **values: Any) -> dict:
+    """Return the only record that has these values.
+
+    Raises:
+        ValueError: none has them, or several have.
+    """
+    matching = having(records, **values)
+    if len(matching) != 1:
+        raise ValueError(f"{len(matching)} records have {values!r}, and one was expected.")
+    return matching[0]
+
+
+def figure(values: float | Sequence[float], digits: int = 1, factor: float = 1.0) -> str:
+    """Return the mean of values and, of several, the standard error of the mean.
+
+    Example:
+        >>> figure([82.0, 83.0])
+        '82.5 ± 0.5'
+        >>> figure(0.2305, factor=100)
+        '23.1'
+    """
+    scaled = factor * np.atleast_1d(np.asarray(values, dtype=np.float64))
+    mean = f"{scaled.mean():,.{digits}f}"
+    if len(scaled) == 1:
+        return mean
+    return f"{mean} ± {scaled.std(ddof=1) / math.sqrt(len(scaled)):,.{digits}f}"
+
+
+def percent(values: float | Sequence[float], digits: int = 0) -> str:
+    """Return a share as a percentage, with its standard error if there are several."""
+    return f"{figure(values, digits, factor=100)} %"
+
+
+def below(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return by which share of the second mean the first mean is below it."""
+    return 1 - statistics.mean(first) / statistics.mean(second)
+
+
+def paired_difference(
+    first: Sequence[float], second: Sequence[float]
+) -> tuple[float, float, float]:
+    """Return the mean difference of paired values and the bounds of its 95 % interval.
+
+    Unlike `mean_difference`, it takes every value as a measurement, never as a yes or no.
+    """
+    differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
+    quantile = stats.t.ppf((1 + LEVEL) / 2, len(differences) - 1)
+    half = float(stats.sem(differences) * quantile)
+    middle = float(differences.mean())
+    return middle, middle - half, middle + half
+
+
+def difference(
+    first: Sequence[float], second: Sequence[float], digits: int = 1, factor: float = 1.0
+) -> str:
+    """Return the mean paired difference with its 95 % interval, and whether it is clear.
+
+    Example:
+        >>> difference([1.0, 2.0, 3.0], [1.5, 1.5, 3.0])
+        '0.0 (95 %: -1.2 to 1.2), no clear difference'
+    """
+    middle, low, high = (factor * value for value in paired_difference(first, second))
+    text = f"{middle + 0.0:.{digits}f} (95 %: {low:.{digits}f} to {high:.{digits}f})"
+    return f"{text}, no clear difference" if low <= 0 <= high else text
+
+
+def curve(recipe: dict, key: str) -> list[float]:
+    """Return what the evaluations of a recipe have under a key, mean over its seeds.
+
+    Source: a recipe is an entry of a results.json of studies/recipe.py.
+    """
+    curves = [[point[key] for point in points] for points in recipe["curves"].values()]
+    return np.mean(curves, axis=0).tolist()
+
+
+def share_to_match(recipe: dict, baseline: dict, axis: str = "tokens") -> float:
+    """Return after which share of a baseline's tokens or seconds a recipe is as good as the
+    baseline at its end, by the mean curves of both.
+    """
+    # np.interp needs values that rise, and a cross-entropy falls.
+    gains = [-loss for loss in curve(recipe, "eval_cross_entropy")]
+    end_of_baseline = -np.log(baseline["perplexity"]).mean()
+    tokens = np.interp(end_of_baseline, gains, curve(recipe, "tokens_seen"))
+    return float(tokens / recipe["tokens"] * recipe[axis] / baseline[axis])
+
+
+def check(holds: bool, statement: str) -> None:
+    """Stop where the records no longer say what a card says in words.
+
+    Raises:
+        ValueError: the statement does not hold.
+    """
+    if not holds:
+        raise ValueError(f"the records do not say that {statement}.")

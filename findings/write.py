@@ -1,0 +1,126 @@
+"""Write the pages of the findings: python -m findings.write [--check]
+
+With ``--check`` nothing is written: the command names the pages that differ from their records,
+and fails if there are any.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+
+from findings import from_scratch
+from findings.cards import Card
+from findings.records import ROOT
+from headless_trainer.presentation.tables import markdown
+
+# Modules of cards, in the order in which the index shows them.
+TOPICS = (from_scratch,)
+# What the front page shows, by the names of the cards.
+FRONT_PAGE: tuple[str, ...] = ()
+FOLDER = "docs/findings"
+
+
+def all_cards() -> dict[str, Card]:
+    """Return the cards by their names.
+
+    Raises:
+        ValueError: two cards have the same name, or the records contradict a card.
+    """
+    cards: dict[str, Card] = {}
+    for topic in TOPICS:
+        for make_card in topic.CARDS:
+            card = make_card()
+            if card.name in cards:
+                raise ValueError(f"two cards have the name {card.name!r}: rename one.")
+            cards[card.name] = card
+    return cards
+
+
+def index(cards: dict[str, Card]) -> str:
+    """Return the page that lists all cards."""
+    lines = [
+        "# Findings",
+        "Each row is a question, the answer that our records give, and the figure that stands "
+        "for it. A row leads to its card, which names the conditions and what might change the "
+        "answer. A value after ± is the standard error of a mean over pretrainings.",
+    ]
+    for topic in TOPICS:
+        rows = [
+            (card.question, f"[{card.answer}]({card.name}.md)", card.figure)
+            for card in (cards[make_card().name] for make_card in topic.CARDS)
+        ]
+        lines += [f"## {topic.TITLE}", markdown(("question", "answer", "figure"), rows)]
+    return "\n\n".join(lines) + "\n"
+
+
+def front_page_table(cards: dict[str, Card]) -> str:
+    rows = [
+        (cards[name].question, f"[{cards[name].answer}]({FOLDER}/{name}.md)", cards[name].figure)
+        for name in FRONT_PAGE
+    ]
+    return markdown(("question", "answer", "figure"), rows)
+
+
+# Tables on pages that are written by hand: the page, the name of the place, what stands there.
+BLOCKS: tuple[tuple[str, str, Callable[[dict[str, Card]], str]], ...] = ()
+
+
+def with_block(page: str, name: str, content: str) -> str:
+    """Return a page with what stands between the two marks of a place replaced.
+
+    Raises:
+        ValueError: the page does not have exactly one such place.
+    """
+    start, end = f"<!-- findings: {name} -->", "<!-- end of findings -->"
+    filled, places = re.subn(
+        f"{re.escape(start)}\n.*?{re.escape(end)}",
+        lambda _: f"{start}\n\n{content}\n\n{end}",
+        page,
+        flags=re.DOTALL,
+    )
+    if places != 1:
+        raise ValueError(f"the page has {places} places {start!r} with {end!r}, instead of one.")
+    return filled
+
+
+def pages() -> dict[str, str]:
+    """Return what every page should hold, by its path from the root of the repository."""
+    cards = all_cards()
+    written = {f"{FOLDER}/{card.name}.md": card.page() for card in cards.values()}
+    written[f"{FOLDER}/index.md"] = index(cards)
+    for page, name, content in BLOCKS:
+        if page not in written:
+            written[page] = (ROOT / page).read_text(encoding="utf-8")
+        written[page] = with_block(written[page], name, content(cards))
+    return written
+
+
+def differing(written: dict[str, str]) -> list[str]:
+    """Return the paths of the pages that do not hold what they should."""
+    paths = []
+    for path, text in written.items():
+        file = ROOT / path
+        if not file.is_file() or file.read_text(encoding="utf-8") != text:
+            paths.append(path)
+    return paths
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="compare only, and write nothing")
+    args = parser.parse_args(argv)
+    written = pages()
+    paths = differing(written)
+    for path in paths:
+        if not args.check:
+            (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+            (ROOT / path).write_text(written[path], encoding="utf-8")
+        print(f"{path}: {'differs from its records' if args.check else 'written'}")
+    return 1 if args.check and paths else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
