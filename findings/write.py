@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable
 
-from findings import from_scratch
+from findings import from_scratch, pictures
 from findings.cards import Card
 from findings.records import ROOT
 from headless_trainer.presentation.tables import markdown
@@ -114,6 +114,8 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     written = pages()
     paths = differing(written)
+    if not args.check:
+        pictures.write_all()
     for path in paths:
         if not args.check:
             (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
