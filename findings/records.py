@@ -89,13 +89,70 @@ def difference(
 ) -> str:
     """Return the mean paired difference with its 95 % interval, and whether it is clear.
 
+    A single pair has no interval, and the text says so.
+
     Example:
         >>> difference([1.0, 2.0, 3.0], [1.5, 1.5, 3.0])
         '0.0 (95 %: -1.2 to 1.2), no clear difference'
+        >>> difference([1.0], [1.5])
+        '-0.5 (one run each)'
     """
-    middle, low, high = (factor * value for value in paired_difference(first, second))
-    text = f"{middle + 0.0:.{digits}f} (95 %: {low:.{digits}f} to {high:.{digits}f})"
-    return f"{text}, no clear difference" if low <= 0 <= high else text
+    if len(first) == len(second) == 1:
+        return f"{without_negative_zero(factor * (first[0] - second[0]), digits)} (one run each)"
+    middle, low, high = paired_difference(first, second)
+    middle_text, low_text, high_text = (
+        without_negative_zero(factor * value, digits) for value in (middle, low, high)
+    )
+    text = f"{middle_text} (95 %: {low_text} to {high_text})"
+    return text if is_clear(first, second) else f"{text}, no clear difference"
+
+
+def is_clear(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Return whether the 95 % interval of the mean paired difference lacks zero."""
+    _, low, high = paired_difference(first, second)
+    return not low <= 0 <= high
+
+
+def without_negative_zero(value: float, digits: int) -> str:
+    """Return a rounded value; what rounds to zero has no sign.
+
+    Example:
+        >>> without_negative_zero(-0.04, 1)
+        '0.0'
+    """
+    return f"{round(value, digits) + 0.0:,.{digits}f}"
+
+
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def in_words(number: int) -> str:
+    """Return a number up to ten as a word.
+
+    Example:
+        >>> in_words(3)
+        'three'
+    """
+    return NUMBERS[number]
+
+
+def millions(tokens: float) -> str:
+    """Return a number of tokens in millions.
+
+    Example:
+        >>> millions(819200)
+        '0.8 M'
+    """
+    return f"{tokens / 1e6:.1f} M"
+
+
+def is_searched(recipe: dict) -> bool:
+    """Return whether a recipe's rate had a worse one tried on both sides.
+
+    Source: a recipe is an entry of a results.json of studies/recipe.py.
+    """
+    tried = [float(rate) for rate in recipe["rates_tried"]]
+    return min(tried) < recipe["rate"] < max(tried)
 
 
 def curve(recipe: dict, key: str) -> list[float]:

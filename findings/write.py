@@ -9,13 +9,21 @@ import re
 import sys
 from collections.abc import Callable
 
-from findings import from_scratch, pictures
+from findings import (
+    candidates,
+    encoders,
+    from_scratch,
+    heads,
+    learned,
+    pictures,
+    vocabularies,
+)
 from findings.cards import Card
 from findings.records import ROOT
 from headless_trainer.presentation.tables import markdown
 
 # Modules of cards, in the order in which the index shows them.
-TOPICS = (from_scratch,)
+TOPICS = (from_scratch, candidates, encoders, vocabularies, heads, learned)
 # What the front page shows, by the names of the cards.
 FRONT_PAGE: tuple[str, ...] = ()
 FOLDER = "docs/findings"
@@ -43,7 +51,12 @@ def index(cards: dict[str, Card]) -> str:
         "# Findings",
         "Each row is a question, the answer that our records give, and the figure that stands "
         "for it. A row leads to its card, which names the conditions and what might change the "
-        "answer. A value after ± is the standard error of a mean over pretrainings.",
+        "answer.",
+        "*Headless* is training without a vocabulary head, *vanilla* the same training with the "
+        "exact softmax. A value after ± is the standard error of a mean over pretrainings. "
+        "A difference is called *clear* if its 95 % interval lacks zero. [How we "
+        "measure](how_we_measure.md) explains machine, texts and terms, and the "
+        "[archive](archive.md) keeps figures whose records are lost.",
     ]
     for topic in TOPICS:
         rows = [

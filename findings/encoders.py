@@ -1,0 +1,389 @@
+"""Findings about encoders that are pretrained from random weights, and about their tasks."""
+
+from findings.cards import Card, Conditions
+from findings.from_scratch import HEADLESS_FIRST, TIED_HEADLESS, TIED_VANILLA, VANILLA_FIRST
+from findings.records import (
+    below,
+    check,
+    difference,
+    figure,
+    in_words,
+    is_clear,
+    millions,
+    percent,
+    results,
+    share_to_match,
+)
+from headless_trainer.presentation.significance import holm, is_significant, mean_test
+
+TITLE = "Encoders"
+
+SMALL_ENCODER = "two layers of width 128, tied"
+SMALL_ROFORMER = "RoFormer with two layers of width 128, tied"
+HEADLESS = f"{TIED_HEADLESS} + RoFormer"
+VANILLA = f"{TIED_VANILLA} + RoFormer"
+BATCHES = "batches of 32 rows of 128, 15 % of the tokens masked"
+TASKS = {"sst2": "SST-2", "cola": "CoLA", "mrpc": "MRPC", "rte": "RTE", "stsb": "STS-B"}
+
+
+def do_encoders_gain_early() -> Card:
+    runs = results("studies/results/recipe_trunks")
+    rows = []
+    leads = []
+    for name, ending in (
+        ("BERT, learned positions", ""),
+        ("RoBERTa, learned positions", " + RoBERTa"),
+        ("DeBERTa, relative positions", " + DeBERTa"),
+        ("RoFormer, rotary positions", " + RoFormer"),
+    ):
+        headless = runs[TIED_HEADLESS + ending]["perplexity"]
+        vanilla = runs[TIED_VANILLA + ending]["perplexity"]
+        check(max(headless) < min(vanilla), f"headless leads in every pretraining: {name}")
+        leads.append(below(headless, vanilla))
+        # A vanilla DeBERTa has only the first seed.
+        pairs = min(len(headless), len(vanilla))
+        rows.append(
+            (
+                name,
+                figure(headless),
+                figure(vanilla),
+                difference(headless[:pairs], vanilla[:pairs]),
+            )
+        )
+    return Card(
+        name="do_encoders_gain_early",
+        question="Do encoders gain early in training?",
+        answer="Headless leads in every pretraining, most with relative positions",
+        figure=f"RoFormer: perplexity {rows[3][1]} against vanilla's {rows[3][2]}, BERT "
+        f"{rows[0][1]} against {rows[0][2]}",
+        text=f"The lead is {percent(leads[0])} with learned positions and {percent(leads[3])} with "
+        "rotary ones, yet two pretrainings do not make it clear. It is a [head "
+        "start](does_the_encoders_lead_last.md) that ends.",
+        columns=("model", "headless: perplexity", "vanilla: perplexity", "difference"),
+        rows=rows,
+        picture="studies/results/recipe_trunks/results.png",
+        conditions=Conditions(
+            model=SMALL_ENCODER,
+            vocabulary="8,000",
+            tokens=f"{millions(runs[TIED_HEADLESS]['tokens'])}, in {BATCHES}",
+            machine="CPU",
+            seeds="two, and one for a vanilla DeBERTa",
+            rates="searched for RoFormer, and for BERT on fewer rows; the others have BERT's",
+        ),
+        would_change="Longer training, which ends the lead.",
+        records=("studies/results/recipe_trunks",),
+    )
+
+
+def does_the_encoders_lead_last() -> Card:
+    first = results("studies/results/recipe_trunks")
+    longer = results("studies/results/recipe_roformer_longest")
+    longest = results("studies/results/recipe_roformer_6000")
+    rows = []
+    for runs in (first, longer, longest):
+        headless = runs[HEADLESS]
+        vanilla = runs[VANILLA]
+        check(headless["seeds"] == vanilla["seeds"], "the seeds are pairs")
+        rows.append(
+            (
+                millions(headless["tokens"]),
+                figure(headless["perplexity"]),
+                figure(vanilla["perplexity"]),
+                difference(headless["perplexity"], vanilla["perplexity"], 2),
+                difference(headless["accuracy"], vanilla["accuracy"], 2, factor=100),
+            )
+        )
+    # Half and twice the rate of the longest runs were tried with one seed.
+    other_rates = results("studies/results/recipe_roformer_6000_rates")
+    losses = [
+        perplexity / longest[recipe]["rates_tried"]["0.002"] - 1
+        for recipe in (HEADLESS, VANILLA)
+        for perplexity in other_rates[recipe]["rates_tried"].values()
+    ]
+    check(min(losses) > 0, "half and twice the rate are worse")
+    for runs in (longer, longest):
+        perplexities = runs[HEADLESS]["perplexity"], runs[VANILLA]["perplexity"]
+        accuracies = runs[HEADLESS]["accuracy"], runs[VANILLA]["accuracy"]
+        check(not is_clear(*perplexities), "later perplexities show no clear difference")
+        check(is_clear(*accuracies), "later accuracies differ clearly")
+        check(sum(accuracies[0]) < sum(accuracies[1]), "headless's later accuracy is lower")
+    return Card(
+        name="does_the_encoders_lead_last",
+        question="Are headless encoders better in the end?",
+        answer="No, perplexity ends level and headless's accuracy a point lower",
+        figure=f"perplexity {rows[2][1]} against vanilla's {rows[2][2]} after 24.6 M tokens",
+        text="The large lead after 1.6 M tokens is a head start. Later the perplexities differ no "
+        "more, and headless predicts a point fewer of the masked tokens, which is clear.",
+        columns=(
+            "tokens",
+            "headless: perplexity",
+            "vanilla: perplexity",
+            "difference of perplexities",
+            "difference of accuracies, points",
+        ),
+        rows=rows,
+        picture="studies/results/recipe_roformer_longest/results.png",
+        conditions=Conditions(
+            model=SMALL_ROFORMER,
+            vocabulary="8,000",
+            tokens=f"as in the table, in {BATCHES}",
+            machine="CPU, but an H100 for nine of the sixteen longest runs",
+            seeds=", ".join(
+                in_words(len(runs[HEADLESS]["seeds"])) for runs in (first, longer, longest)
+            ),
+            rates="searched; for 24.6 M tokens on one seed, where half and twice are "
+            f"{figure(min(losses), 0, 100)} to {percent(max(losses))} worse for both",
+        ),
+        would_change="Larger pools, larger encoders, larger vocabularies.",
+        records=(
+            "studies/results/recipe_trunks",
+            "studies/results/recipe_roformer_longest",
+            "studies/results/recipe_roformer_6000",
+            "studies/results/recipe_roformer_6000_rates",
+        ),
+    )
+
+
+def is_glue_better() -> Card:
+    compared = (
+        ("12.3 M", "balanced cross-entropy", results("studies/results/glue")),
+        ("12.3 M", "plain cross-entropy", results("studies/results/glue_cross_entropy")),
+        ("24.6 M", "balanced cross-entropy", results("studies/results/glue_6000")),
+        ("24.6 M", "the same, rate 3e-4", results("studies/results/glue_6000_rate")),
+    )
+    rows = []
+    for tokens, fine_tuning, runs in compared:
+        vanilla, headless = (run["scores"]["average"] for run in runs)
+        check(runs[1]["recipe"] == HEADLESS, "the second record is headless")
+        check(not is_clear(headless, vanilla), f"no clear difference: {tokens}, {fine_tuning}")
+        rows.append(
+            (
+                tokens,
+                fine_tuning,
+                figure(headless),
+                figure(vanilla),
+                difference(headless, vanilla),
+            )
+        )
+    return Card(
+        name="is_glue_better",
+        question="Are headless encoders better on GLUE?",
+        answer="No clear difference on five tasks of GLUE",
+        figure=f"average {rows[3][2]} against vanilla's {rows[3][3]}",
+        text="The averages of SST-2, CoLA, MRPC, RTE and STS-B are within a point of each other "
+        "with both losses and both lengths. The paper reports a gain of 0.9 for larger models.",
+        columns=("tokens", "fine-tuning", "headless", "vanilla", "headless minus vanilla"),
+        rows=rows,
+        conditions=Conditions(
+            model=SMALL_ROFORMER,
+            vocabulary="8,000",
+            tokens="as in the table; fine-tuned on all rows of a task, best of three epochs",
+            machine="CPU, but an H100 for nine of the longer pretrainings",
+            seeds="four, four, four and eight pretrainings with one fine-tuning each",
+            rates="pretrained at 2e-3; fine-tuned at 1e-3 in the first three rows, and at the best "
+            "of three rates on two other models in the last",
+        ),
+        would_change="Larger encoders, which learn more on tasks other than SST-2; more texts. An "
+        "older comparison of [BERTs after 1.6 M tokens](archive.md#encoders-on-tasks) is in the "
+        "archive.",
+        records=(
+            "studies/results/glue",
+            "studies/results/glue_cross_entropy",
+            "studies/results/glue_6000",
+            "studies/results/glue_6000_rate",
+        ),
+    )
+
+
+def which_tasks_differ() -> Card:
+    vanilla, headless = (run["scores"] for run in results("studies/results/glue_6000_rate"))
+    p_values = [mean_test(headless[task], vanilla[task], paired=True) for task in TASKS]
+    check(not any(map(is_significant, holm(p_values))), "no task differs after a correction")
+    check(is_clear(headless["sst2"], vanilla["sst2"]), "SST-2 alone is clear by itself")
+    rows = [
+        (
+            name,
+            figure(headless[task]),
+            figure(vanilla[task]),
+            difference(headless[task], vanilla[task], 2),
+        )
+        for task, name in TASKS.items()
+    ]
+    clear = [task for task in TASKS if is_clear(headless[task], vanilla[task])]
+    check(clear == ["sst2"], "no other task is clear")
+    check(sum(headless["sst2"]) < sum(vanilla["sst2"]), "vanilla leads on SST-2")
+    return Card(
+        name="which_tasks_differ",
+        question="On which tasks of GLUE do the methods differ?",
+        answer="On none, once five tests are corrected for",
+        figure=f"SST-2: {rows[0][1]} against vanilla's {rows[0][2]}",
+        text="Vanilla's lead on SST-2 is clear by itself, and no longer after Holm's correction "
+        "for five tasks. Only on SST-2 do encoders this small learn much.",
+        columns=("task", "headless", "vanilla", "headless minus vanilla"),
+        rows=rows,
+        conditions=Conditions(
+            model=SMALL_ROFORMER,
+            vocabulary="8,000",
+            tokens="24.6 M; fine-tuned with balanced cross-entropy, best of three epochs",
+            machine="CPU, but an H100 for nine of the pretrainings",
+            seeds=f"{in_words(len(headless['sst2']))} pretrainings with one fine-tuning each",
+            rates="pretrained at 2e-3, fine-tuned at 3e-4, the best of three on two other models",
+        ),
+        would_change="Larger encoders, more pretrainings. After 12.3 M tokens headless leads on "
+        "SST-2 by about a point, which is not clear either.",
+        records=("studies/results/glue_6000_rate", "studies/results/glue"),
+    )
+
+
+def do_large_weights_harm_fine_tuning() -> Card:
+    weight_decay = results("studies/results/glue_weight_decay")
+    more = results("studies/results/glue_weight_decay_more")
+    others = results("studies/results/glue_weight_decay_others")
+    vanilla_of_glue = results("studies/results/glue")[0]
+    pretrained = results("studies/results/recipe_roformer_longest")
+    decayed = results("studies/results/recipe_roformer_weight_decay")
+    scores = {
+        "headless, 0.01": weight_decay[0]["scores"]["average"],
+        "headless, 0.1": others[0]["scores"]["average"],
+        "headless, 0.3": weight_decay[1]["scores"]["average"] + more[0]["scores"]["average"],
+        "vanilla, 0.01": vanilla_of_glue["scores"]["average"] + more[1]["scores"]["average"],
+        "vanilla, 0.3": others[1]["scores"]["average"],
+    }
+    perplexities = {
+        "headless, 0.01": pretrained[HEADLESS]["perplexity"],
+        "headless, 0.1": decayed[f"{HEADLESS} + weight decay 0.1"]["perplexity"],
+        "headless, 0.3": pretrained[f"{HEADLESS} + weight decay 0.3"]["perplexity"],
+        "vanilla, 0.01": pretrained[VANILLA]["perplexity"],
+        "vanilla, 0.3": decayed[f"{VANILLA} + weight decay 0.3"]["perplexity"],
+    }
+    of_four = weight_decay[1]["scores"]["average"]
+    check(
+        not is_clear(of_four, scores["headless, 0.01"]), "more weight decay is not clearly better"
+    )
+    check(
+        not is_clear(scores["headless, 0.3"], scores["vanilla, 0.01"]),
+        "headless with weight decay is not clearly better than vanilla",
+    )
+    return Card(
+        name="do_large_weights_harm_fine_tuning",
+        question="Do headless models' large weights harm fine-tuning?",
+        answer="Not shown, since more weight decay gives no clear difference on GLUE",
+        figure=f"average {figure(of_four)} with a weight decay of 0.3, "
+        f"{figure(scores['headless, 0.01'])} with 0.01",
+        text="Headless pretraining allows higher rates, which leave larger weights. A weight decay "
+        "of 0.3 shrinks them. The scores rise a little in headless and vanilla, and vanilla's "
+        "perplexity suffers.",
+        columns=("method, weight decay", "average of five tasks", "perplexity"),
+        rows=[(name, figure(scores[name]), figure(perplexities[name])) for name in scores],
+        conditions=Conditions(
+            model=SMALL_ROFORMER,
+            vocabulary="8,000",
+            tokens=f"{millions(pretrained[HEADLESS]['tokens'])}, in {BATCHES}",
+            machine="CPU",
+            seeds="four, two, six, six and two pretrainings; perplexities four, two, four, four, "
+            "two",
+            rates="pretrained at 4e-3, vanilla at 2e-3; fine-tuned at 1e-3",
+        ),
+        would_change="More pretrainings, larger encoders, other rates of fine-tuning.",
+        records=(
+            "studies/results/glue_weight_decay",
+            "studies/results/glue_weight_decay_more",
+            "studies/results/glue_weight_decay_others",
+            "studies/results/glue",
+            "studies/results/recipe_roformer_longest",
+            "studies/results/recipe_roformer_weight_decay",
+        ),
+    )
+
+
+def tied_or_untied_encoders() -> Card:
+    runs = results("studies/results/recipe_encoders")
+    rows = [
+        (name, figure(runs[recipe]["perplexity"]), percent(runs[recipe]["accuracy"], 2))
+        for name, recipe in (
+            ("headless, tied", TIED_HEADLESS),
+            ("headless, untied", HEADLESS_FIRST),
+            ("vanilla, tied", TIED_VANILLA),
+            ("vanilla, untied", VANILLA_FIRST),
+        )
+    ]
+    tied = runs[TIED_HEADLESS]["perplexity"]
+    check(min(runs[HEADLESS_FIRST]["perplexity"]) > max(tied), "untied headless is worse")
+    check(
+        is_clear(runs[VANILLA_FIRST]["perplexity"], runs[TIED_VANILLA]["perplexity"]),
+        "untied vanilla is clearly worse",
+    )
+    return Card(
+        name="tied_or_untied_encoders",
+        question="Should an encoder's candidates have a matrix of their own?",
+        answer="No, untying harms a small BERT with either method",
+        figure=f"headless: perplexity {figure(tied)} tied, {rows[1][1]} untied",
+        text="A reason may be that an encoder predicts only the masked tokens, so that a separate "
+        "matrix learns from few targets. Small [decoders](tied_or_untied.md) gain from it.",
+        columns=("", "perplexity", "accuracy"),
+        rows=rows,
+        picture="studies/results/recipe_encoders/results.png",
+        conditions=Conditions(
+            model="BERT with two layers of width 128",
+            vocabulary="8,000",
+            tokens=f"{millions(runs[TIED_HEADLESS]['tokens'])}, in {BATCHES}",
+            machine="CPU",
+            seeds="two, and one for untied headless",
+            rates="searched for the tied models; 4e-3 alone, and the better of two, for the untied",
+        ),
+        would_change="Longer training, encoders with rotary positions.",
+        records=("studies/results/recipe_encoders",),
+    )
+
+
+def does_it_hold_for_seven_languages() -> Card:
+    runs = results("studies/results/recipe_multilingual")
+    headless = runs[HEADLESS]
+    vanilla = runs[VANILLA]
+    check(max(headless["perplexity"]) < min(vanilla["perplexity"]), "headless leads early")
+    time = headless["seconds"] / vanilla["seconds"]
+    to_match = share_to_match(headless, vanilla, "seconds")
+    return Card(
+        name="does_it_hold_for_seven_languages",
+        question="Does a multilingual encoder gain?",
+        answer="Its loss falls sooner, though not clearly, and its scores on XNLI are level",
+        figure=f"vanilla's final perplexity after {percent(to_match)} of its time",
+        text="The scores on XNLI have no file and stand in the [archive](archive.md#xnli). There "
+        "headless pretrained at vanilla's rate is level with vanilla, and headless pretrained at "
+        "twice that rate is behind.",
+        columns=("", "rate", "perplexity", "time, share of vanilla's"),
+        rows=[
+            ("headless", "8e-3", figure(headless["perplexity"]), percent(time)),
+            ("vanilla", "4e-3", figure(vanilla["perplexity"]), percent(1)),
+            (
+                "headless minus vanilla",
+                "",
+                difference(headless["perplexity"], vanilla["perplexity"]),
+                "",
+            ),
+        ],
+        picture="studies/results/recipe_multilingual/results.png",
+        conditions=Conditions(
+            model=SMALL_ROFORMER,
+            vocabulary="32,000",
+            tokens=f"{millions(headless['tokens'])} in Arabic, Chinese, English, French, German, "
+            f"Hindi and Spanish, in {BATCHES}",
+            machine="CPU",
+            seeds=in_words(len(headless["seeds"])),
+            rates="the better of 4e-3 and 8e-3 for headless, 4e-3 alone for vanilla",
+        ),
+        would_change="Rates searched for vanilla; longer training, in which the lead of an English "
+        "encoder [ends](does_the_encoders_lead_last.md).",
+        records=("studies/results/recipe_multilingual",),
+    )
+
+
+CARDS = (
+    does_the_encoders_lead_last,
+    do_encoders_gain_early,
+    is_glue_better,
+    which_tasks_differ,
+    do_large_weights_harm_fine_tuning,
+    tied_or_untied_encoders,
+    does_it_hold_for_seven_languages,
+)
