@@ -16,6 +16,7 @@ from findings import (
     heads,
     learned,
     pictures,
+    questions,
     vocabularies,
 )
 from findings.cards import Card
@@ -55,8 +56,9 @@ def index(cards: dict[str, Card]) -> str:
         "*Headless* is training without a vocabulary head, *vanilla* the same training with the "
         "exact softmax. A value after ± is the standard error of a mean over pretrainings. "
         "A difference is called *clear* if its 95 % interval lacks zero. [How we "
-        "measure](how_we_measure.md) explains machine, texts and terms, and the "
-        "[archive](archive.md) keeps figures whose records are lost.",
+        "measure](how_we_measure.md) explains machine, texts and terms, [all "
+        "records](records.md) lists what the cards are made of, and the [archive](archive.md) "
+        "keeps figures whose records are lost.",
     ]
     for topic in TOPICS:
         rows = [
@@ -106,7 +108,7 @@ def pages() -> dict[str, str]:
         if page not in written:
             written[page] = (ROOT / page).read_text(encoding="utf-8")
         written[page] = with_block(written[page], name, content(cards))
-    return written
+    return written | questions.pages()
 
 
 def differing(written: dict[str, str]) -> list[str]:

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 pytest.importorskip("scipy")
-from findings import records, write  # noqa: E402
-from findings.cards import Card, Conditions  # noqa: E402
+from findings import comparisons, questions, records, write  # noqa: E402
+from findings.cards import Card, Conditions, numerals  # noqa: E402
 
 CONDITIONS = Conditions("GPT-2", "32,000", "25 M", "CPU", "three", "searched")
 CARD = Card(
@@ -68,3 +68,68 @@ def test_a_block_is_filled_where_its_page_has_the_place():
     assert write.with_block(page, "steps", "new") == expected
     with pytest.raises(ValueError, match="others"):
         write.with_block(page, "others", "new")
+
+
+def test_every_folder_of_results_has_its_question():
+    assert sorted(questions.folders()) == sorted(questions.RECORDS)
+
+
+@pytest.mark.parametrize("folder", questions.RECORDS)
+def test_the_answer_of_a_record_has_no_figures_and_stays_short(folder):
+    answer = questions.RECORDS[folder].answer
+    assert numerals(answer) == 0
+    assert len(answer.split()) <= 60
+    # The list of records has it in a cell.
+    assert len(questions.first_sentence(answer).split()) <= 25
+
+
+def test_a_record_begins_with_its_question_and_answer_however_often_they_are_written():
+    record = questions.Record("Who leads?", "Nobody.")
+    table = "| recipe | perplexity |\n|---|---|\n> not a question\n"
+    expected = "> **Question.** Who leads?\n>\n> **Answer.** Nobody.\n\n" + table
+    once = questions.with_first_lines(table, record)
+    assert once == expected
+    assert questions.with_first_lines(once, record) == expected
+    other = questions.with_first_lines("> **Question.** Old?\n\n" + table, record)
+    assert other == expected
+
+
+def test_an_answer_that_the_results_do_not_give_stops_the_writing(monkeypatch):
+    false = questions.Record("Who leads?", "Headless.", lambda results: False)
+    monkeypatch.setattr(questions, "RECORDS", {"studies/results/prior": false})
+    with pytest.raises(ValueError, match="prior"):
+        questions.pages()
+
+
+def test_the_list_of_records_has_the_first_sentence_of_an_answer():
+    assert questions.first_sentence("Yes, by little. It is one pretraining.") == "Yes, by little"
+    assert questions.first_sentence("Nothing: embeddings are a poor head.") == "Nothing"
+
+
+RUNS = {
+    "headless": {"perplexity": [10.0, 11.0]},
+    "vanilla": {"perplexity": [10.5, 11.5]},
+    "slow": {"perplexity": [12.0, 13.0]},
+}
+
+
+def test_one_recipe_is_below_another_only_if_all_its_pretrainings_are():
+    assert comparisons.below("headless", "slow")(RUNS)
+    assert not comparisons.below("headless", "vanilla")(RUNS)
+    assert comparisons.below_in_pairs("headless", "vanilla")(RUNS)
+
+
+def test_recipes_are_level_if_neither_range_nor_test_separates_them():
+    assert comparisons.level("headless", "vanilla")(RUNS)
+    assert not comparisons.level("headless", "slow")(RUNS)
+
+
+def test_an_entry_of_a_list_has_the_values_of_all_its_pretrainings():
+    listed = [
+        {"head": "free", "seed": 0, "scores": {"sst2": 1.0}},
+        {"head": "free", "seed": 1, "scores": {"sst2": 2.0}},
+    ]
+    values = comparisons.values_of(listed, {"head": "free"}, ("scores", "sst2"))
+    assert values.tolist() == [1.0, 2.0]
+    with pytest.raises(ValueError, match="tuned"):
+        comparisons.values_of(listed, {"head": "tuned"}, ("scores", "sst2"))

@@ -1,0 +1,114 @@
+"""Statements about a record that can be checked: a `Check` computes from its results whether one
+is true.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from findings.records import having
+from headless_trainer.presentation.significance import LEVEL
+
+# Whether a statement is true of what a results.json holds under "results".
+Check = Callable[[Any], bool]
+# An entry of the results: its name or, where the results are a list, the values that its records
+# have (a record of its own for each pretraining, or one that lists the values of all).
+Entry = str | Mapping[str, Any]
+# Where an entry keeps the values to compare: a name, or names from the outside to the inside.
+Measure = str | tuple[str, ...]
+
+ABOUT_THE_SAME = 0.015  # the largest relative difference of two means that are called level
+
+
+def values_of(results: Any, entry: Entry, measure: Measure) -> np.ndarray:
+    """Return the values of an entry, one for each of its pretrainings.
+
+    Raises:
+        ValueError: no record has the values of the entry.
+    """
+    records = [results[entry]] if isinstance(entry, str) else having(results, **entry)
+    if not records:
+        raise ValueError(f"no record has {entry!r}.")
+    names = [measure] if isinstance(measure, str) else measure
+    values: list[float] = []
+    for record in records:
+        value = record
+        for name in names:
+            value = value[name]
+        values.extend(np.atleast_1d(value))
+    return np.asarray(values, dtype=np.float64)
+
+
+def below(first: Entry, second: Entry, measure: Measure = "perplexity") -> Check:
+    """Check that every pretraining of one entry has less than every one of another."""
+
+    def holds(results: Any) -> bool:
+        smaller = values_of(results, first, measure)
+        larger = values_of(results, second, measure)
+        return bool(smaller.max() < larger.min())
+
+    return holds
+
+
+def below_in_pairs(first: Entry, second: Entry, measure: Measure = "perplexity") -> Check:
+    """Check that one entry has less than another in each of the pretrainings that they share."""
+
+    def holds(results: Any) -> bool:
+        smaller = values_of(results, first, measure)
+        larger = values_of(results, second, measure)
+        return bool((smaller < larger).all())
+
+    return holds
+
+
+def level(first: Entry, second: Entry, measure: Measure = "perplexity") -> Check:
+    """Check that the values of two entries overlap, and that their means do not differ by Welch's
+    test.
+    """
+
+    def holds(results: Any) -> bool:
+        ours = values_of(results, first, measure)
+        theirs = values_of(results, second, measure)
+        overlap = ours.min() <= theirs.max() and theirs.min() <= ours.max()
+        test = stats.ttest_ind(ours, theirs, equal_var=False)
+        return bool(overlap and test.pvalue > 1 - LEVEL)
+
+    return holds
+
+
+def about(first: Entry, second: Entry, measure: Measure = "perplexity") -> Check:
+    """Check that the means of two entries differ by at most `ABOUT_THE_SAME`."""
+
+    def holds(results: Any) -> bool:
+        ours = values_of(results, first, measure).mean()
+        theirs = values_of(results, second, measure).mean()
+        return bool(abs(ours / theirs - 1) <= ABOUT_THE_SAME)
+
+    return holds
+
+
+def share(first: Entry, second: Entry, low: float, high: float, measure: Measure) -> Check:
+    """Check between which bounds the mean of one entry lies, as a share of the mean of another."""
+
+    def holds(results: Any) -> bool:
+        ours = values_of(results, first, measure).mean()
+        theirs = values_of(results, second, measure).mean()
+        return bool(low <= ours / theirs <= high)
+
+    return holds
+
+
+def all_of(*checks: Check) -> Check:
+    """Check that several statements are true."""
+
+    def holds(results: Any) -> bool:
+        return all(one(results) for one in checks)
+
+    return holds
+
+
+def within(name: str, check: Check) -> Check:
+    """Check a statement about a part of the results."""
+    return lambda results: check(results[name])

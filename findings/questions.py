@@ -1,0 +1,1069 @@
+"""What each record asks and answers: the first lines of every results.md.
+
+Answers are in words, because a figure would have to be checked against the table below it. Where
+words can be checked simply, `Record.holds` computes from the results.json whether they are true.
+"Ahead in both pretrainings" means that every pretraining of one recipe has a lower perplexity than
+every one of the other.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from findings.cards import record_link
+from findings.comparisons import (
+    Check,
+    about,
+    all_of,
+    below,
+    below_in_pairs,
+    level,
+    share,
+    within,
+)
+from findings.records import ROOT, check
+from findings.records import results as read_results
+from findings.statements import (
+    BETA2,
+    EPSILON,
+    TIED,
+    TIED_VANILLA,
+    UNTIED,
+    UNTIED_VANILLA,
+    decay_helps_headless_and_harms_vanilla,
+    epsilon_halves_the_gain,
+    faster_loss_on_the_gpu,
+    faster_than_both_heads,
+    fastest_loss,
+    gain_is_on_rare_tokens,
+    lower_score,
+    most_of_it_is_an_offset,
+    other_rates_are_worse,
+    overlap,
+    pieces_are_better_inputs,
+    pools_are_level_with_vanilla,
+    pools_cost_less_than_the_exact_step,
+    scores,
+    share_survives,
+    steps_of_the_earlier_code,
+    tying_pulls_vanilla,
+    unit_scale_and_full_prior_are_best,
+)
+from headless_trainer.presentation.tables import markdown
+
+LIST = "docs/findings/records.md"
+# Folders whose folders hold one record each.
+RECORD_FOLDERS = ("studies/results", "benchmarks/results", "examples/items/results")
+
+
+ONE = "It is one pretraining."
+EARLIER_SAMPLING = "An earlier version of sampled softmax was run."
+SHRINKS = "Better settings of AdamW shrink this lead."
+NOT_BETTER = "Settings of AdamW that suit vanilla better were not tried."
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a record asks, what it answers, and whether its results say so."""
+
+    question: str
+    answer: str
+    holds: Check | None = None
+
+
+def continued(objective: str, rate: float, steps: int = 200) -> dict[str, Any]:
+    """Return which entry of a record of studies/adaptation.py a run is."""
+    return {"objective": objective, "rate": rate, "steps": steps}
+
+
+def rows(recipe: str, number: int) -> dict[str, Any]:
+    """Return which entry of a record of studies/batch_size.py has so many rows in a batch."""
+    return {"recipe": recipe, "rows": number}
+
+
+def vocabulary(recipe: str, size: int) -> dict[str, Any]:
+    """Return which entry of a record of studies/vocabulary_size.py has a vocabulary."""
+    return {"recipe": recipe, "vocabulary": size}
+
+
+def series(name: str, step: int) -> dict[str, Any]:
+    """Return which entries of a record of studies/heads.py are a head after some steps."""
+    return {"series": name, "step": step}
+
+
+SAMPLED = continued("sampled_softmax", 0.006)
+NO_DRAWS = continued("sampled_softmax with 0 draws", 0.006)
+EXACT = continued("vanilla", 0.006)
+HEADLESS = continued("headless", 0.006)
+GEMMA_SAMPLED = {"objective": "sampled_softmax with --pool_size 16384"}
+GEMMA_EXACT = {"objective": "vanilla"}
+RATES = (0.001, 0.003, 0.006, 0.012)
+
+CONTINUING = {
+    "adaptation_decoder": Record(
+        "Does sampled softmax continue a small decoder on another language as well as the exact "
+        "softmax?",
+        "At the best rate and equal tokens it is ahead in both pretrainings, in roughly half of "
+        "the time. Headless training is ahead too, and forgets the old texts most. "
+        + EARLIER_SAMPLING,
+        all_of(
+            below(SAMPLED, EXACT, "new"),
+            below(HEADLESS, EXACT, "new"),
+            below(EXACT, HEADLESS, "old"),
+            below(SAMPLED, HEADLESS, "old"),
+            share(SAMPLED, EXACT, 0.4, 0.6, "seconds"),
+        ),
+    ),
+    "adaptation_decoder_beta2": Record(
+        "Which objective continues a small decoder better with a beta2 of 0.999?",
+        "Sampled softmax is ahead of the exact softmax, in about half of the time. "
+        f"{ONE} {EARLIER_SAMPLING}",
+        all_of(below(SAMPLED, EXACT, "new"), share(SAMPLED, EXACT, 0.45, 0.55, "seconds")),
+    ),
+    "adaptation_decoder_draws": Record(
+        "Does sampled softmax need candidates that are drawn from the vocabulary?",
+        "Yes. Without draws it is worse on the new texts than the exact softmax at every rate, "
+        "though it forgets less. With draws it is about level with the exact softmax at the best "
+        f"rate, in less than half of the time. {ONE} {EARLIER_SAMPLING}",
+        all_of(
+            *(
+                below(
+                    continued("vanilla", rate),
+                    continued("sampled_softmax with 0 draws", rate),
+                    "new",
+                )
+                for rate in RATES
+            ),
+            *(
+                below(
+                    continued("sampled_softmax with 0 draws", rate),
+                    continued("vanilla", rate),
+                    "old",
+                )
+                for rate in RATES
+            ),
+            about(SAMPLED, EXACT, "new"),
+            share(SAMPLED, EXACT, 0.0, 0.5, "seconds"),
+        ),
+    ),
+    "adaptation_decoder_epsilon": Record(
+        "Which objective continues a small decoder better with a beta2 of 0.999 and an epsilon of "
+        "1e-5?",
+        f"Sampled softmax is ahead of the exact softmax. {ONE} {EARLIER_SAMPLING}",
+        below(SAMPLED, EXACT, "new"),
+    ),
+    "adaptation_decoder_fourth": Record(
+        "Does a fourth pretraining show the lead of sampled softmax in continuing a small decoder?",
+        "No. Sampled softmax and the exact softmax are level at equal tokens, in roughly half of "
+        f"the time. {ONE} {EARLIER_SAMPLING}",
+        all_of(about(SAMPLED, EXACT, "new"), share(SAMPLED, EXACT, 0.45, 0.6, "seconds")),
+    ),
+    "adaptation_encoder": Record(
+        "Does sampled softmax continue a small encoder on other texts as well as the exact "
+        "softmax?",
+        "At the best rate and equal tokens it is ahead in both pretrainings, in about three "
+        "quarters of the time, and forgets less. Between headless training and the exact softmax "
+        f"there is no clear difference. {EARLIER_SAMPLING}",
+        all_of(
+            below(SAMPLED, EXACT, "new"),
+            below(SAMPLED, EXACT, "old"),
+            level(HEADLESS, EXACT, "new"),
+            share(SAMPLED, EXACT, 0.7, 0.8, "seconds"),
+        ),
+    ),
+    "adaptation_encoder_draws": Record(
+        "Does continuing a small encoder need candidates that are drawn from the vocabulary?",
+        "With draws, sampled softmax is ahead of the exact softmax in both pretrainings; without "
+        "them in one of the two, and then it forgets least. Two GLUE tasks show no clear "
+        f"difference between sampled and exact softmax. {EARLIER_SAMPLING}",
+        all_of(
+            below_in_pairs(SAMPLED, EXACT, "new"),
+            below_in_pairs(NO_DRAWS, EXACT, "old"),
+            below_in_pairs(NO_DRAWS, SAMPLED, "old"),
+            below_in_pairs(NO_DRAWS, HEADLESS, "old"),
+            level(SAMPLED, EXACT, ("scores", "average")),
+        ),
+    ),
+    "adaptation_encoder_large_vocabulary": Record(
+        "How many draws does continuing an encoder need with a vocabulary of 128,000?",
+        "More than the default number. With the default, sampled softmax stays behind the exact "
+        "softmax at the best rate of each; with four times as many draws it is about level, in "
+        f"less time. {ONE} {EARLIER_SAMPLING}",
+        all_of(
+            below(continued("vanilla", 0.002), continued("sampled_softmax", 0.004), "new"),
+            about(
+                continued("sampled_softmax with 16384 draws", 0.004),
+                continued("vanilla", 0.002),
+                "new",
+            ),
+            share(
+                continued("sampled_softmax with 16384 draws", 0.004),
+                continued("vanilla", 0.002),
+                0.6,
+                0.8,
+                "seconds",
+            ),
+        ),
+    ),
+    "adaptation_large_vocabulary": Record(
+        "What does sampled softmax save when a decoder with a vocabulary of 128,000 is continued?",
+        "Nine tenths of the time at the best rate, and it is ahead of the exact softmax at every "
+        f"rate. {ONE} {EARLIER_SAMPLING}",
+        all_of(
+            *(
+                below(
+                    continued("sampled_softmax", rate, 300), continued("vanilla", rate, 300), "new"
+                )
+                for rate in (0.002, 0.004, 0.008)
+            ),
+            share(
+                continued("sampled_softmax", 0.004, 300),
+                continued("vanilla", 0.004, 300),
+                0.05,
+                0.15,
+                "seconds",
+            ),
+        ),
+    ),
+    "adaptation_untied": Record(
+        "Does sampled softmax also continue an untied decoder?",
+        "Yes. It is ahead of the exact softmax at every rate, in about half of the time. Headless "
+        "training has the lowest perplexity on the new texts and forgets the old ones most. "
+        f"{ONE} {EARLIER_SAMPLING}",
+        all_of(
+            *(
+                below(continued("sampled_softmax", rate), continued("vanilla", rate), "new")
+                for rate in (0.003, 0.006, 0.012)
+            ),
+            below(HEADLESS, SAMPLED, "new"),
+            below(EXACT, HEADLESS, "old"),
+            share(SAMPLED, EXACT, 0.45, 0.55, "seconds"),
+        ),
+    ),
+    "real_models_gemma": Record(
+        "Does sampled softmax continue a real model, Gemma 3 270M, as well as the exact softmax?",
+        "On the new French texts the two are level; on the English ones sampled softmax is behind, "
+        f"so it forgets more. {ONE} One rate and a hundred steps were run.",
+        within(
+            "runs",
+            all_of(
+                about(GEMMA_SAMPLED, GEMMA_EXACT, "new"), below(GEMMA_EXACT, GEMMA_SAMPLED, "old")
+            ),
+        ),
+    ),
+}
+
+BATCHES = {
+    "batch_size": Record(
+        "How does the lead over tied vanilla depend on the rows of a batch, at equal tokens?",
+        "Headless is ahead in both pretrainings at every size, and its lead shrinks as batches "
+        "grow. The smallest batch is best for both. Rates followed a rule and were not searched.",
+        all_of(*(below(rows(TIED, size), rows(TIED_VANILLA, size)) for size in (8, 32, 128))),
+    ),
+    "batch_size_512_low": Record(
+        "Who leads with 512 rows a batch at a quarter of the rule's rate?",
+        f"The two are about level, and headless is slightly ahead. {ONE}",
+        all_of(
+            about(rows(TIED, 512), rows(TIED_VANILLA, 512)),
+            below(rows(TIED, 512), rows(TIED_VANILLA, 512)),
+        ),
+    ),
+    "batch_size_512_second": Record(
+        "Does a second pretraining with 512 rows a batch show a lead?",
+        f"No. The two are level. With eight rows headless is ahead. {ONE}",
+        all_of(
+            about(rows(TIED, 512), rows(TIED_VANILLA, 512)),
+            below(rows(TIED, 8), rows(TIED_VANILLA, 8)),
+        ),
+    ),
+    "batch_size_equal_steps": Record(
+        "How does the lead over tied vanilla depend on the rows of a batch, at equal steps?",
+        "Larger batches help both, and headless is ahead in each of four pretrainings at the three "
+        "smaller sizes. With the largest batch vanilla is ahead in one pretraining, at a rate that "
+        "is too high for both.",
+        all_of(
+            *(below(rows(TIED, size), rows(TIED_VANILLA, size)) for size in (8, 32, 128)),
+            below(rows(TIED_VANILLA, 512), rows(TIED, 512)),
+        ),
+    ),
+    "batch_size_rate_high": Record(
+        "Does twice the rule's rate change who leads at equal steps?",
+        f"No. Headless is ahead with small and with large batches. {ONE}",
+        all_of(*(below(rows(TIED, size), rows(TIED_VANILLA, size)) for size in (8, 128))),
+    ),
+    "batch_size_rate_low": Record(
+        "Does half of the rule's rate change who leads at equal steps?",
+        "Only with the largest batch, where headless is then slightly ahead. With smaller batches "
+        f"it is ahead as before. {ONE}",
+        all_of(*(below(rows(TIED, size), rows(TIED_VANILLA, size)) for size in (8, 128, 512))),
+    ),
+}
+
+AVERAGE = ("scores", "average")
+BITS = ("scores", "bits per byte")
+ROFORMER = {"recipe": f"{TIED} + RoFormer"}
+ROFORMER_VANILLA = {"recipe": f"{TIED_VANILLA} + RoFormer"}
+
+TASKS = {
+    "glue": Record(
+        "Do small RoFormers score better on five GLUE tasks when they are pretrained headless?",
+        "There is no clear difference in the average of four pretrainings, nor in any task.",
+        all_of(
+            *(
+                level(ROFORMER, ROFORMER_VANILLA, ("scores", task))
+                for task in ("average", "cola", "mrpc", "rte", "sst2", "stsb")
+            )
+        ),
+    ),
+    "glue_6000": Record(
+        "Do the GLUE scores differ after twice as many tokens?",
+        "There is no clear difference in the average of four pretrainings. Fine-tuning had a rate "
+        "that a later record improves on.",
+        level(ROFORMER, ROFORMER_VANILLA, AVERAGE),
+    ),
+    "glue_6000_rate": Record(
+        "Do the GLUE scores differ after twice as many tokens, with a searched rate of "
+        "fine-tuning?",
+        "There is no clear difference in the average of eight pretrainings, nor in any task.",
+        all_of(
+            *(
+                level(ROFORMER, ROFORMER_VANILLA, ("scores", task))
+                for task in ("average", "cola", "mrpc", "rte", "sst2", "stsb")
+            )
+        ),
+    ),
+    "glue_cross_entropy": Record(
+        "Does plain cross-entropy in fine-tuning separate headless and vanilla models?",
+        "No. There is no clear difference in the average of four pretrainings.",
+        level(ROFORMER, ROFORMER_VANILLA, AVERAGE),
+    ),
+    "glue_weight_decay": Record(
+        "Does more weight decay in pretraining help fine-tuning?",
+        "The averages of four pretrainings show no clear difference. One task of five improves, "
+        "before a correction for the number of tasks.",
+        level({"recipe": f"{TIED} + RoFormer + weight decay 0.3"}, ROFORMER, AVERAGE),
+    ),
+    "glue_weight_decay_more": Record(
+        "Do two more pretrainings separate headless with more weight decay from vanilla?",
+        "No. There is no clear difference.",
+        level({"recipe": f"{TIED} + RoFormer + weight decay 0.3"}, ROFORMER_VANILLA, AVERAGE),
+    ),
+    "glue_weight_decay_others": Record(
+        "Which other amounts of weight decay help fine-tuning?",
+        "Headless with a little more and vanilla with much more show no clear difference in two "
+        "pretrainings each.",
+        level(
+            {"recipe": f"{TIED} + RoFormer + weight decay 0.1"},
+            {"recipe": f"{TIED_VANILLA} + RoFormer + weight decay 0.3"},
+            AVERAGE,
+        ),
+    ),
+}
+
+FREE_HEAD = series("free head", 200)
+NEOX_FREE_HEAD = series("free head", 7200)
+NEOX_TUNED = series("fine-tuned from E^T", 7200)
+NEOX_UNTIED = series(f"{UNTIED_VANILLA} + GPT-NeoX", 7200)
+LAMBADA = "lambada_perplexity"
+LAMBADA_ACCURACY = "lambada_accuracy"
+HELD_OUT = "eval_perplexity"
+NEVER_REACHED = (
+    "No. After fine-tuning at this rate the perplexity is still above that of the free head, which "
+    f"needs no step. {ONE}"
+)
+
+HEADS = {
+    "heads": Record(
+        "What does the head cost that headless training leaves out?",
+        "Nothing. Input embeddings alone are a poor head, and adding the log frequencies of tokens "
+        "repairs it without a step. This free head ends ahead of a tied vanilla head and of the "
+        "paper's fine-tuning at one rate, and behind an untied vanilla head, in both pretrainings.",
+        within(
+            "models",
+            all_of(
+                below(FREE_HEAD, series(TIED_VANILLA, 200), HELD_OUT),
+                below(FREE_HEAD, series("fine-tuned from E^T", 200), HELD_OUT),
+                below(series(UNTIED_VANILLA, 200), FREE_HEAD, HELD_OUT),
+                below(FREE_HEAD, series("E^T alone", 200), HELD_OUT),
+            ),
+        ),
+    ),
+    "heads_lambada": Record(
+        "How well does a GPT-NeoX with its free head predict LAMBADA after a short pretraining?",
+        "Its perplexity there is below that of untied vanilla, and the paper's fine-tuning makes "
+        f"it worse. The accuracy of both is next to nothing. {ONE}",
+        within(
+            "models",
+            all_of(
+                below(
+                    series("free head", 2400), series(f"{UNTIED_VANILLA} + GPT-NeoX", 2400), LAMBADA
+                ),
+                below(series("free head", 2400), series("fine-tuned from E^T", 2400), LAMBADA),
+            ),
+        ),
+    ),
+    "heads_lambada_longer": Record(
+        "How well does a GPT-NeoX with its free head predict LAMBADA after three times as many "
+        "tokens?",
+        "Worse than untied vanilla in perplexity and in accuracy, while the two are level on "
+        f"held-out text. The paper's fine-tuning does not help. {ONE}",
+        within(
+            "models",
+            all_of(
+                below(NEOX_UNTIED, NEOX_FREE_HEAD, LAMBADA),
+                below(NEOX_FREE_HEAD, NEOX_UNTIED, LAMBADA_ACCURACY),
+                about(NEOX_FREE_HEAD, NEOX_UNTIED, HELD_OUT),
+                below(NEOX_FREE_HEAD, NEOX_TUNED, LAMBADA),
+            ),
+        ),
+    ),
+    "heads_lambada_longer_second": Record(
+        "Does a second pretraining repeat what LAMBADA shows?",
+        "Yes. Untied vanilla is ahead in perplexity and in accuracy, while the two are level on "
+        f"held-out text. {ONE}",
+        within(
+            "models",
+            all_of(
+                below(NEOX_UNTIED, NEOX_FREE_HEAD, LAMBADA),
+                below(NEOX_FREE_HEAD, NEOX_UNTIED, LAMBADA_ACCURACY),
+                about(NEOX_FREE_HEAD, NEOX_UNTIED, HELD_OUT),
+            ),
+        ),
+    ),
+    "heads_lambada_third": Record(
+        "Does a third pretraining repeat what LAMBADA shows?",
+        "In accuracy, where untied vanilla is ahead. In perplexity there is no clear difference "
+        f"between documents, and held-out text has none. {ONE}",
+        within(
+            "models",
+            all_of(
+                about(NEOX_FREE_HEAD, NEOX_UNTIED, HELD_OUT),
+                below(NEOX_FREE_HEAD, NEOX_UNTIED, LAMBADA_ACCURACY),
+            ),
+        ),
+    ),
+    "heads_lambada_tuning_1e-4": Record(
+        "Does the paper's fine-tuning reach the free head at a rate of 1e-4?",
+        NEVER_REACHED,
+        within("models", below(NEOX_FREE_HEAD, NEOX_TUNED, HELD_OUT)),
+    ),
+    "heads_lambada_tuning_3e-4": Record(
+        "Does the paper's fine-tuning reach the free head at a rate of 3e-4?",
+        NEVER_REACHED,
+        within("models", below(NEOX_FREE_HEAD, NEOX_TUNED, HELD_OUT)),
+    ),
+    "prior": Record(
+        "Does the free head need tuning?",
+        "No. An unscaled output and the full weight of the log frequencies are the best pair of "
+        "the grid, and training both with a bias makes them worse. One model was tuned.",
+        unit_scale_and_full_prior_are_best,
+    ),
+}
+
+
+EMBEDDINGS = {
+    "novel_tokens": Record(
+        "Can a token be added after pretraining as the mean of its pieces?",
+        "As a target yes, far better than as its pieces, and better in tied vanilla than headless. "
+        "As an input no: the tokens after it are then predicted worse than after the pieces, in "
+        "both pretrainings.",
+        pieces_are_better_inputs,
+    ),
+    "rare_tokens": Record(
+        "Which tokens gain from headless training?",
+        "The rare ones. Between models with equally many matrices, headless is ahead on the rarest "
+        "tenth of the targets in both pretrainings, with no clear difference on the most frequent. "
+        "It is calibrated as well as vanilla. " + NOT_BETTER,
+        gain_is_on_rare_tokens,
+    ),
+    "rare_tokens_32k": Record(
+        "Is the gain on rare tokens the method's or AdamW's?",
+        "About half of each: a larger epsilon halves vanilla's deficit on the rarest tenth of the "
+        "targets, and headless stays ahead in both pretrainings.",
+        epsilon_halves_the_gain,
+    ),
+    "surviving_gradient": Record(
+        "How much of the gradient's norm survives the head?",
+        "An eighth with a vocabulary head, and more than twice as much with the contrastive loss, "
+        "in headless and in vanilla models alike.",
+        share_survives,
+    ),
+    "synonyms": Record(
+        "Are the embeddings of synonyms nearer to each other after headless training?",
+        "Yes, but so are those of all words. Without this offset the difference from vanilla is "
+        "small, and next to nothing between untied models.",
+        most_of_it_is_an_offset,
+    ),
+    "tying": Record(
+        "Does tying pull the embedding towards its role as output?",
+        "In vanilla yes, from the beginning. In headless models the embedding first resembles an "
+        "input matrix more, and an output matrix slightly more at the end.",
+        tying_pulls_vanilla,
+    ),
+}
+
+
+RECIPES = {
+    "recipe_32k": Record(
+        "Who is ahead early with a vocabulary of 32,000 and the paper's beta2?",
+        f"Headless, clearly and in both pretrainings. {SHRINKS}",
+        below(UNTIED, UNTIED_VANILLA),
+    ),
+    "recipe_32k_6400": Record(
+        "Does the early lead last for 6.6 million tokens, with a vocabulary of 32,000 and the "
+        "paper's beta2?",
+        f"Yes, but better settings of AdamW remove this lead. {ONE}",
+        below(UNTIED, UNTIED_VANILLA),
+    ),
+    "recipe_32k_epsilon": Record(
+        "Who is ahead early with a vocabulary of 32,000 when AdamW suits both?",
+        "Headless, by little and in both pretrainings, and it reaches vanilla's perplexity in a "
+        "fraction of the time. The accuracies show no clear difference.",
+        all_of(
+            below(UNTIED + EPSILON, UNTIED_VANILLA + EPSILON),
+            level(UNTIED + EPSILON, UNTIED_VANILLA + EPSILON, "accuracy"),
+        ),
+    ),
+    "recipe_32k_epsilon_6400": Record(
+        "Who is ahead after 6.6 million tokens when AdamW suits both?",
+        "Vanilla, by little and in both pretrainings, in several times the time.",
+        all_of(
+            below(UNTIED_VANILLA + EPSILON, UNTIED + BETA2),
+            share(UNTIED + BETA2, UNTIED_VANILLA + EPSILON, 0.1, 0.33, "seconds"),
+        ),
+    ),
+    "recipe_32k_24400": Record(
+        "Who is ahead after 25 million tokens when AdamW suits both?",
+        "Vanilla, in all three pretrainings.",
+        below(UNTIED_VANILLA + EPSILON, UNTIED + BETA2),
+    ),
+    "recipe_32k_24400_pools": Record(
+        "Do larger pools of candidates close the gap after 25 million tokens?",
+        "Yes. Headless is then level with the vanilla model of the same seed. "
+        f"{ONE} One size of pool was run.",
+        pools_are_level_with_vanilla,
+    ),
+    "recipe_32k_epsilon_sweep": Record(
+        "Which epsilon of AdamW suits each objective?",
+        "Vanilla needs one above AdamW's default, and then nearly catches up. Headless hardly "
+        "depends on it, but the largest one harms it. Most rows are one pretraining.",
+        all_of(
+            below(UNTIED_VANILLA + EPSILON, UNTIED_VANILLA + BETA2),
+            about(UNTIED + EPSILON, UNTIED + BETA2),
+            below(UNTIED + EPSILON, UNTIED + BETA2 + " + epsilon 1e-4"),
+        ),
+    ),
+    "recipe_32k_equal_time": Record(
+        "Who is ahead in equal time on a CPU with a vocabulary of 32,000?",
+        "Headless, clearly and in both pretrainings, because it reads several times as many "
+        "tokens.",
+        below(UNTIED + BETA2, UNTIED_VANILLA + EPSILON),
+    ),
+    "recipe_ablations": Record(
+        "Which changes of the loss and of the width keep the gain?",
+        "Headless is ahead of tied vanilla at all three widths. A higher temperature, a loss "
+        "corrected for log frequencies and scaled input gradients make it worse. Each variant is "
+        "one pretraining.",
+        all_of(
+            below(TIED, TIED_VANILLA),
+            below(TIED + " + width 64", TIED_VANILLA + " + width 64"),
+            below(TIED + " + width 256", TIED_VANILLA + " + width 256"),
+            *(
+                below(TIED, f"{TIED} + {variant}")
+                for variant in (
+                    "temperature 2",
+                    "corrected for log q",
+                    "input gradients x 3",
+                    "input gradients x 10",
+                )
+            ),
+        ),
+    ),
+    "recipe_counts": Record(
+        "Should a candidate be weighted by its count, with 32 rows a batch?",
+        "Yes. A weight equal to the count, the default, is best in both pretrainings. Smaller and "
+        "larger powers are worse.",
+        all_of(*(below(TIED, f"{TIED} + counts ^ {power}") for power in ("0", "0.5", "1.5", "2"))),
+    ),
+    "recipe_counts_32k": Record(
+        "Should a candidate be weighted by its count, with 8 rows a batch and more tokens to tell "
+        "apart?",
+        "It makes no clear difference up to the count itself; higher powers are worse. A sweep of "
+        "the vocabulary with few exact rows is far worse.",
+        all_of(
+            level(TIED, TIED + " + counts ^ 0"),
+            level(TIED, TIED + " + counts ^ 0.5"),
+            below(TIED, TIED + " + counts ^ 1.5"),
+            below(TIED, TIED + " + counts ^ 2"),
+            below(TIED, "sweep + Muon"),
+        ),
+    ),
+    "recipe_encoders": Record(
+        "Which ingredients help a small BERT?",
+        "Tied headless is ahead of tied vanilla in both pretrainings. A second matrix harms both "
+        "objectives, and candidates by frequency do not help. Variants are one pretraining, by an "
+        "earlier version of the method.",
+        all_of(
+            below(TIED, TIED_VANILLA),
+            below(TIED, UNTIED),
+            below(TIED_VANILLA, UNTIED_VANILLA),
+            below(TIED, TIED + " + 4096 by frequency"),
+        ),
+    ),
+    "recipe_english": Record(
+        "Who is ahead early with a vocabulary of 8,000, and does a second matrix help?",
+        "Headless is ahead with one matrix and with two, in both pretrainings, and a second matrix "
+        f"helps both. One rate was run. {NOT_BETTER}",
+        all_of(
+            below(TIED, TIED_VANILLA),
+            below(UNTIED, UNTIED_VANILLA),
+            below(UNTIED, TIED),
+            below(UNTIED_VANILLA, TIED_VANILLA),
+        ),
+    ),
+    "recipe_german": Record(
+        "Is the early lead the same on German texts?",
+        "Headless is ahead with one matrix and with two, in both pretrainings, at one rate. "
+        f"{NOT_BETTER}",
+        all_of(below(TIED, TIED_VANILLA), below(UNTIED, UNTIED_VANILLA)),
+    ),
+    "recipe_ingredients": Record(
+        "Which ingredient improves headless training?",
+        "None. Smaller pools, an exact end and a lower temperature change nothing clearly; "
+        "candidates by frequency and losses corrected for log frequencies are worse.",
+        all_of(
+            *(
+                about(TIED, f"{TIED} + {variant}")
+                for variant in ("pools of 2048", "exact at the end", "temperature 0.5")
+            ),
+            *(
+                below(TIED, f"{TIED} + {variant}")
+                for variant in ("4096 by frequency", "corrected for log q", "refined correction")
+            ),
+        ),
+    ),
+    "recipe_input_gradients": Record(
+        "Does a tied vanilla model gain from scaled gradients of its inputs?",
+        "No. Doubling them makes no clear difference, and larger factors are worse in both "
+        "pretrainings, at one rate.",
+        all_of(
+            level(TIED_VANILLA, TIED_VANILLA + " + input gradients x 2"),
+            below(TIED_VANILLA, TIED_VANILLA + " + input gradients x 5"),
+            below(TIED_VANILLA, TIED_VANILLA + " + input gradients x 10"),
+        ),
+    ),
+    "recipe_longer": Record(
+        "Is a GPT-NeoX with a vocabulary of 8,000 still ahead after 2.5 million tokens?",
+        f"Yes, by less than before, in both pretrainings. {NOT_BETTER}",
+        below(UNTIED + " + GPT-NeoX", UNTIED_VANILLA + " + GPT-NeoX"),
+    ),
+    "recipe_longest": Record(
+        "Is a GPT-NeoX with a vocabulary of 8,000 still ahead after 9.8 million tokens?",
+        f"No. The two are level, in half of vanilla's time. {ONE}",
+        all_of(
+            about(UNTIED + " + GPT-NeoX", UNTIED_VANILLA + " + GPT-NeoX"),
+            share(UNTIED + " + GPT-NeoX", UNTIED_VANILLA + " + GPT-NeoX", 0.45, 0.55, "seconds"),
+        ),
+    ),
+    "recipe_longest_second": Record(
+        "Is the GPT-NeoX of a second pretraining still ahead after 9.8 million tokens?",
+        f"No. Vanilla is slightly ahead, in twice the time. {ONE}",
+        all_of(
+            below(UNTIED_VANILLA + " + GPT-NeoX", UNTIED + " + GPT-NeoX"),
+            share(UNTIED + " + GPT-NeoX", UNTIED_VANILLA + " + GPT-NeoX", 0.45, 0.55, "seconds"),
+        ),
+    ),
+    "recipe_multilingual": Record(
+        "Who is ahead early when RoFormers learn seven languages?",
+        "Headless, clearly and in both pretrainings, in about half of the time, at the higher of "
+        "its two rates. Vanilla's rate is the lower one.",
+        all_of(
+            below(TIED + " + RoFormer", TIED_VANILLA + " + RoFormer"),
+            share(TIED + " + RoFormer", TIED_VANILLA + " + RoFormer", 0.45, 0.55, "seconds"),
+        ),
+    ),
+    "recipe_neox": Record(
+        "Who is ahead early when the decoder is a GPT-NeoX?",
+        f"Headless, in both pretrainings, with searched rates. {SHRINKS}",
+        below(UNTIED + " + GPT-NeoX", UNTIED_VANILLA + " + GPT-NeoX"),
+    ),
+    "recipe_neox_epsilon": Record(
+        "Is the GPT-NeoX still ahead early when AdamW suits both?",
+        "Yes, in both pretrainings.",
+        all_of(
+            *(
+                below(UNTIED + " + GPT-NeoX" + adam, UNTIED_VANILLA + " + GPT-NeoX" + adam)
+                for adam in (BETA2, EPSILON)
+            )
+        ),
+    ),
+    "recipe_pythia_70m": Record(
+        "Who is ahead when a model with the layers of Pythia-70M is pretrained on an H100?",
+        "Headless, by little and in both pretrainings, in less time than vanilla takes with our "
+        "slow exact head. A faster head and better settings of AdamW were not tried.",
+        all_of(
+            below(UNTIED + " + Pythia-70M", UNTIED_VANILLA + " + Pythia-70M"),
+            share(UNTIED + " + Pythia-70M", UNTIED_VANILLA + " + Pythia-70M", 0.6, 0.8, "seconds"),
+        ),
+    ),
+    "recipe_roformer_6000": Record(
+        "Is a RoFormer still ahead after 24.6 million tokens?",
+        "No. Its perplexity shows no clear difference from vanilla's in eight pretrainings, and "
+        "its accuracy is lower in each of them.",
+        all_of(
+            level(TIED + " + RoFormer", TIED_VANILLA + " + RoFormer"),
+            below(TIED + " + RoFormer", TIED_VANILLA + " + RoFormer", "accuracy"),
+        ),
+    ),
+    "recipe_roformer_6000_rates": Record(
+        "Would another rate help the longest pretraining of RoFormers?",
+        "No. The two other rates are worse for both objectives than the one that was chosen. "
+        f"{ONE}",
+        other_rates_are_worse,
+    ),
+    "recipe_roformer_beta2": Record(
+        "Is a RoFormer still ahead early with a beta2 of 0.999?",
+        "Yes, clearly and in both pretrainings.",
+        below(TIED + " + RoFormer" + BETA2, TIED_VANILLA + " + RoFormer" + BETA2),
+    ),
+    "recipe_roformer_longest": Record(
+        "Is a RoFormer still ahead after 12.3 million tokens?",
+        "No. Its perplexity shows no clear difference from vanilla's in four pretrainings, and "
+        "its accuracy is lower in each of them. More weight decay changes little.",
+        all_of(
+            level(TIED + " + RoFormer", TIED_VANILLA + " + RoFormer"),
+            below(TIED + " + RoFormer", TIED_VANILLA + " + RoFormer", "accuracy"),
+            level(TIED + " + RoFormer", TIED + " + RoFormer + weight decay 0.3"),
+        ),
+    ),
+    "recipe_roformer_weight_decay": Record(
+        "Which weight decay suits each objective?",
+        "A little more than the default improves headless slightly, and much more harms vanilla, "
+        "in both pretrainings.",
+        decay_helps_headless_and_harms_vanilla,
+    ),
+    "recipe_sampled": Record(
+        "Is sampled softmax an alternative to headless training from random weights?",
+        "No. It is behind in both pretrainings and takes twice the time. " + EARLIER_SAMPLING,
+        all_of(
+            below(UNTIED, "sampled softmax untied + Muon"),
+            share("sampled softmax untied + Muon", UNTIED, 1.9, 2.1, "seconds"),
+        ),
+    ),
+    "recipe_small_batches": Record(
+        "Who is ahead early with 8 rows a batch and a vocabulary of 8,000?",
+        f"Headless, in both pretrainings. {SHRINKS}",
+        below(UNTIED, UNTIED_VANILLA),
+    ),
+    "recipe_small_batches_epsilon": Record(
+        "Is headless still ahead early with 8 rows a batch when AdamW suits both?",
+        "Yes, in both pretrainings, by less.",
+        below(UNTIED + EPSILON, UNTIED_VANILLA + EPSILON),
+    ),
+    "recipe_sweep": Record(
+        "Is a sweep of the vocabulary, each candidate once and few rows exact, better?",
+        "No. It is worse than headless training in both pretrainings, in more time.",
+        all_of(below(TIED, "sweep + Muon"), share("sweep + Muon", TIED, 1.1, 1.3, "seconds")),
+    ),
+    "recipe_trunks": Record(
+        "On which encoders is headless ahead early?",
+        "On all four, and by far most with relative or rotary positions. The vanilla DeBERTa is "
+        "one pretraining.",
+        all_of(
+            *(
+                below(TIED + trunk, TIED_VANILLA + trunk)
+                for trunk in ("", " + RoBERTa", " + DeBERTa", " + RoFormer")
+            )
+        ),
+    ),
+}
+
+VOCABULARIES = {
+    "equal_time_vocabulary": Record(
+        "Does a smaller vocabulary let vanilla catch up in equal time?",
+        "No. With it vanilla needs more bits for each byte than headless with the larger one. At "
+        f"equal tokens vanilla with the larger one is best, in more time. {ONE}",
+        all_of(
+            below(
+                vocabulary(UNTIED + BETA2, 32_000),
+                vocabulary(UNTIED_VANILLA + EPSILON, 8_000),
+                BITS,
+            ),
+            below(
+                vocabulary(UNTIED_VANILLA + EPSILON, 32_000),
+                vocabulary(UNTIED + BETA2, 32_000),
+                BITS,
+            ),
+        ),
+    ),
+    "vocabulary_size": Record(
+        "Do larger vocabularies help, and who is ahead at each?",
+        "Larger ones need fewer bits for each byte, and headless is slightly ahead of tied vanilla "
+        f"at each, in both pretrainings and at one rate. {SHRINKS}",
+        all_of(
+            *(
+                below(vocabulary(TIED, size), vocabulary(TIED_VANILLA, size), "bits")
+                for size in (5_000, 15_000, 50_000)
+            ),
+            below(vocabulary(TIED, 150_000), vocabulary(TIED, 50_000), "bits"),
+        ),
+    ),
+    "vocabulary_size_encoders": Record(
+        "Do larger vocabularies help encoders on tasks?",
+        "A medium one has the best scores. Headless slows down far less as the vocabulary grows, "
+        "but it scores below vanilla with the smallest and the largest one, and shows no clear "
+        "difference between them.",
+        all_of(
+            below(
+                vocabulary(TIED + " + RoFormer", 5_000),
+                vocabulary(TIED_VANILLA + " + RoFormer", 5_000),
+                AVERAGE,
+            ),
+            below(
+                vocabulary(TIED + " + RoFormer", 50_000),
+                vocabulary(TIED_VANILLA + " + RoFormer", 50_000),
+                AVERAGE,
+            ),
+            level(
+                vocabulary(TIED + " + RoFormer", 15_000),
+                vocabulary(TIED_VANILLA + " + RoFormer", 15_000),
+                AVERAGE,
+            ),
+        ),
+    ),
+    "vocabulary_size_epsilon": Record(
+        "Is headless still ahead with a vocabulary of 50,000 when AdamW suits both?",
+        f"No. The two are level, headless in far less time. {ONE}",
+        all_of(
+            about(
+                vocabulary(TIED + EPSILON, 50_000),
+                vocabulary(TIED_VANILLA + EPSILON, 50_000),
+                BITS,
+            ),
+            share(
+                vocabulary(TIED + EPSILON, 50_000),
+                vocabulary(TIED_VANILLA + EPSILON, 50_000),
+                0.0,
+                0.2,
+                "seconds",
+            ),
+        ),
+    ),
+    "vocabulary_size_multilingual": Record(
+        "Do vocabularies help up to a million tokens, in ten languages?",
+        f"Yes, by less and less. Only headless models were trained. {ONE}",
+        all_of(
+            *(
+                below(vocabulary(TIED, larger), vocabulary(TIED, smaller), BITS)
+                for smaller, larger in (
+                    (32_000, 150_000),
+                    (150_000, 500_000),
+                    (500_000, 1_000_000),
+                )
+            )
+        ),
+    ),
+}
+
+
+STEP_OF_HEADLESS = (
+    "The headless step is faster than with the exact head, and much faster than with that of "
+    "transformers, on a CPU."
+)
+
+
+BENCHMARKS = {
+    "h100": Record(
+        "Is a step faster on an H100 than with exact kernels?",
+        "With the largest vocabulary clearly, with BERT-base hardly, and with a narrow decoder and "
+        "many targets it is slower. An earlier version of the code was measured, and the newest "
+        "kernels for this GPU were not.",
+        steps_of_the_earlier_code,
+    ),
+    "h100_aligned": Record(
+        "How fast are the loss and a step on an H100 with aligned chunks?",
+        "The loss alone is faster than every exact head that was measured, at every size. Steps "
+        "with small batches wait for the host, and a narrow decoder with many targets is faster "
+        "only with pools. The newest kernels for this GPU were not measured.",
+        faster_loss_on_the_gpu,
+    ),
+    "loss": Record(
+        "How fast is the loss alone on a CPU?",
+        "Several times as fast as the form of the paper, and more than an order of magnitude "
+        "faster than cross-entropy over the vocabulary.",
+        fastest_loss,
+    ),
+    "pools_one_thread": Record(
+        "What do larger pools cost on a CPU?",
+        "Less than the exact softmax at every size that was measured. The larger the vocabulary, "
+        "the smaller is their share of the exact step.",
+        pools_cost_less_than_the_exact_step,
+    ),
+    "step_bert_small": Record(
+        "How fast is a step of BERT-small with a vocabulary of 50,304?",
+        STEP_OF_HEADLESS,
+        faster_than_both_heads("8"),
+    ),
+    "step_bert_small_120k": Record(
+        "How fast is a step of BERT-small with a vocabulary of 120,000?",
+        STEP_OF_HEADLESS,
+        faster_than_both_heads("8"),
+    ),
+    "step_bert_small_32k": Record(
+        "How fast is a step of BERT-small with a vocabulary of 32,000, on one thread?",
+        STEP_OF_HEADLESS,
+        faster_than_both_heads("16"),
+    ),
+    "step_decoder": Record(
+        "How fast is a step of the paper's narrow decoder, on one thread?",
+        "A headless step takes a third of the time of one with our exact head. It takes less than "
+        "a fifth of that of transformers, on a CPU. Smaller pools save a little more.",
+        within(
+            "64",
+            lambda results: (
+                3 < results["our vanilla"]["ratio"] < 3.5
+                and 5 < results["transformers"]["ratio"]
+                and results["headless, pools of 1,024"]["ratio"] < 1
+            ),
+        ),
+    ),
+    "step_xlm_roberta": Record(
+        "How fast is a step that continues XLM-R with sampled softmax?",
+        "Faster than with our exact head and more than three times as fast as with that of "
+        f"transformers, on a CPU. {EARLIER_SAMPLING}",
+        within(
+            "4",
+            lambda results: (
+                1 < results["our vanilla"]["ratio"] and 3 < results["transformers"]["ratio"]
+            ),
+        ),
+    ),
+}
+
+
+DRAWN = "headless, 4,096 uniform"
+FULL = "full softmax"
+BEAUTY = "Beauty, positions from the end"
+
+ITEMS = {
+    "Beauty": Record(
+        "Is headless as good as the full softmax for items of Beauty?",
+        "On the test there is no clear difference once the log frequencies are weighted; without "
+        "them headless loses, in each of three seeds. An earlier version of the example was run.",
+        all_of(
+            lower_score(DRAWN, FULL, "test_ndcg@10_at_tau_0"),
+            lambda results: overlap(scores(results, DRAWN), scores(results, FULL)),
+        ),
+    ),
+    "Toys_and_Games": Record(
+        "Is headless as good as the full softmax for items of Toys and Games?",
+        "On the test there is no clear difference once the log frequencies are weighted; without "
+        "them headless loses, in every seed. An earlier version of the example was run.",
+        all_of(
+            lower_score(DRAWN, FULL, "test_ndcg@10_at_tau_0"),
+            lambda results: overlap(scores(results, DRAWN), scores(results, FULL)),
+        ),
+    ),
+    "Sports_and_Outdoors": Record(
+        "Is headless as good as the full softmax for items of Sports and Outdoors?",
+        "It is slightly behind the one seed of the full softmax, and far behind without the log "
+        "frequencies. An earlier version of the example was run.",
+        all_of(lower_score(DRAWN, FULL), lower_score(DRAWN, FULL, "test_ndcg@10_at_tau_0")),
+    ),
+    "in_batch": Record(
+        "Do in-batch negatives fail where few items are very popular?",
+        "Only without the log frequencies of items. With them they come near the full softmax, at "
+        "no cost of training. The data set is small and there are two seeds at most.",
+        lower_score("in-batch negatives", FULL, "test_at_tau_0_ndcg@10"),
+    ),
+    "positions": Record(
+        "Does it help to count positions from the end of a history, and how good is headless then?",
+        "It helps by too little to be clear. Headless is level with the full softmax on the test "
+        "of Beauty, and behind it on validation.",
+        all_of(
+            lower_score(BEAUTY, f"{BEAUTY}, {FULL}", "validation_ndcg@10"),
+            lambda results: overlap(scores(results, BEAUTY), scores(results, f"{BEAUTY}, {FULL}")),
+        ),
+    ),
+}
+
+
+def in_folder(folder: str, records: dict[str, Record]) -> dict[str, Record]:
+    return {f"{folder}/{name}": record for name, record in records.items()}
+
+
+# The sections of the page that lists all records.
+SECTIONS = {
+    "Pretraining from random weights": in_folder("studies/results", RECIPES | BATCHES),
+    "Vocabularies": in_folder("studies/results", VOCABULARIES),
+    "Heads": in_folder("studies/results", HEADS),
+    "Embeddings": in_folder("studies/results", EMBEDDINGS),
+    "Encoders on tasks": in_folder("studies/results", TASKS),
+    "Continuing a model": in_folder("studies/results", CONTINUING),
+    "Time and memory": in_folder("benchmarks/results", BENCHMARKS),
+    "Items": in_folder("examples/items/results", ITEMS),
+}
+
+# Every record by its folder, from the root of the repository.
+RECORDS = {folder: record for section in SECTIONS.values() for folder, record in section.items()}
+
+
+def folders() -> list[str]:
+    """Return all folders of results, from the root of the repository."""
+    return [
+        path.parent.relative_to(ROOT).as_posix()
+        for records in RECORD_FOLDERS
+        for path in sorted((ROOT / records).glob("*/results.json"))
+    ]
+
+
+def first_lines(record: Record) -> str:
+    """Return the lines with which the results.md of a record begins."""
+    return f"> **Question.** {record.question}\n>\n> **Answer.** {record.answer}\n\n"
+
+
+def with_first_lines(text: str, record: Record) -> str:
+    """Return a results.md that begins with the question and the answer of its record."""
+    lines = text.splitlines(keepends=True)
+    while lines and (lines[0].startswith(">") or not lines[0].strip()):
+        lines.pop(0)
+    return first_lines(record) + "".join(lines)
+
+
+def first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.:]) ", text)[0].rstrip(".:")
+
+
+def list_of_records() -> str:
+    """Return the page that lists all records."""
+    parts = [
+        "# All records",
+        "Each row is a question and the short answer of one record: the results of a study, a "
+        "benchmark or an example, with its command, versions and commits. A record begins with "
+        "the whole answer, which says how far it goes. The [cards](index.md) put records together.",
+    ]
+    for title, records in SECTIONS.items():
+        table = [
+            (record.question, first_sentence(record.answer), record_link(folder))
+            for folder, record in records.items()
+        ]
+        parts += [f"## {title}", markdown(("question", "answer", "record"), table)]
+    return "\n\n".join(parts) + "\n"
+
+
+def pages() -> dict[str, str]:
+    """Return the list of records and what each results.md should hold, by their paths from the
+    root of the repository.
+
+    Raises:
+        ValueError: the results of a record do not say what its answer says.
+    """
+    written = {LIST: list_of_records()}
+    for folder, record in RECORDS.items():
+        if record.holds is not None:
+            check(record.holds(read_results(folder)), f"{folder}: {record.answer}")
+        page = f"{folder}/results.md"
+        if (ROOT / page).is_file():
+            text = (ROOT / page).read_text(encoding="utf-8")
+            written[page] = with_first_lines(text, record)
+    return written

@@ -1,0 +1,208 @@
+"""Statements about single records, whose results are arranged as no others are."""
+
+import statistics
+from typing import Any
+
+import numpy as np
+
+from findings.comparisons import ABOUT_THE_SAME, Check, within
+from findings.records import one_having
+from findings.records import results as read_results
+
+TIED = "headless + Muon"
+UNTIED = "headless untied + Muon"
+TIED_VANILLA = "vanilla tied + bias log q + Muon"
+UNTIED_VANILLA = "vanilla untied + bias log q + Muon"
+# AdamW's settings with which vanilla is at its best; recipes that do not name them have 0.98, 1e-8.
+BETA2 = " + beta2 0.999"
+EPSILON = " + beta2 0.999 + epsilon 1e-5"
+CHUNKED_LOSS = "K x U, cwt_loss chunks of 67,108,864"  # the default size of chunks
+
+
+def mean_of(models: list[dict], name: str, group: int | None = None) -> float:
+    """Return the mean over pretrainings of a figure, or of its value for one group of tokens."""
+    values = [model[name] if group is None else model[name][group] for model in models]
+    return statistics.mean(values)
+
+
+def gain_is_on_rare_tokens(results: Any) -> bool:
+    """Whether headless is ahead on the rarest tokens, and level on the most frequent."""
+    for headless, vanilla in ((TIED, TIED_VANILLA), (UNTIED, UNTIED_VANILLA)):
+        ours = np.array([model["cross_entropy"] for model in results["recipes"][headless]])
+        theirs = np.array([model["cross_entropy"] for model in results["recipes"][vanilla]])
+        ahead_on_rarest = ours[:, 0].max() < theirs[:, 0].min()
+        level_on_frequent = ours[:, -1].min() <= theirs[:, -1].max() + 0.01
+        if not (ahead_on_rarest and level_on_frequent):
+            return False
+    return True
+
+
+def epsilon_halves_the_gain(results: Any) -> bool:
+    """Whether a larger epsilon halves vanilla's deficit on the rarest tokens."""
+    recipes = results["recipes"]
+    headless = mean_of(recipes[UNTIED + EPSILON], "cross_entropy", group=0)
+    default = mean_of(recipes[UNTIED_VANILLA + BETA2], "cross_entropy", group=0)
+    larger = mean_of(recipes[UNTIED_VANILLA + EPSILON], "cross_entropy", group=0)
+    return 0.4 < (larger - headless) / (default - headless) < 0.6
+
+
+def pieces_are_better_inputs(results: Any) -> bool:
+    """Whether the mean of the pieces is the better target and the worse input, in all models."""
+    return all(
+        model["the word"]["mean of the pieces"] < model["the word"]["pieces"]
+        and model["each following token"]["pieces"]
+        < model["each following token"]["mean of the pieces"]
+        for recipe in results["recipes"].values()
+        for model in recipe
+    )
+
+
+def share_survives(results: Any) -> bool:
+    """Whether a vocabulary head passes an eighth of the norm, and the contrastive loss more than
+    twice as much.
+    """
+    for models in results.values():
+        for model in models:
+            through_head = model["vocabulary head"]["share"]
+            if not 12 < through_head < 14 or model["contrastive"]["share"] < 2 * through_head:
+                return False
+    return True
+
+
+def most_of_it_is_an_offset(results: Any) -> bool:
+    """Whether synonyms are nearer in headless models, and most of it is true of all words."""
+    ours = one_having(results, recipe=TIED, words="all words")
+    theirs = one_having(results, recipe=TIED_VANILLA, words="all words")
+    other = "the same words in other pairs"
+    nearer = statistics.mean(ours["synonyms"]) - statistics.mean(theirs["synonyms"])
+    offset = statistics.mean(ours[other]) - statistics.mean(theirs[other])
+    return nearer > 0 and offset > nearer / 2
+
+
+def output_less_input(results: Any, recipe: str, step: str) -> float:
+    """Return how much more an embedding resembles an output matrix than an input matrix."""
+    alignment = results["alignment"][recipe][step]
+    return statistics.mean(alignment["output, rotated"]) - statistics.mean(
+        alignment["input, rotated"]
+    )
+
+
+def tying_pulls_vanilla(results: Any) -> bool:
+    """Whether vanilla's embedding is an output matrix from the beginning, headless's in the end."""
+    return (
+        output_less_input(results, TIED_VANILLA, "50") > 0
+        and output_less_input(results, TIED, "50") < 0
+        and output_less_input(results, TIED, "200") > 0
+    )
+
+
+def unit_scale_and_full_prior_are_best(results: Any) -> bool:
+    """Whether no pair of the grid and no trained pair is better than none at all."""
+    perplexities = results["perplexity_by_scale"]
+    untuned = perplexities["1.0"][results["taus"].index(1.0)]
+    trained = [step["perplexity"] for step in results["trained"].values()]
+    return untuned == min(min(row) for row in perplexities.values()) and untuned == min(trained)
+
+
+def pools_are_level_with_vanilla(results: Any) -> bool:
+    """Whether pools reach the vanilla model of the same seed, which is the first of its record."""
+    pools = results[f"{UNTIED}{BETA2} + pools of 32512"]["perplexity"]
+    others = read_results("studies/results/recipe_32k_24400")
+    vanilla = others[UNTIED_VANILLA + EPSILON]["perplexity"]
+    return abs(pools[0] / vanilla[0] - 1) <= ABOUT_THE_SAME
+
+
+def other_rates_are_worse(results: Any) -> bool:
+    """Whether the record that chose the rate has lower perplexities than other rates have."""
+    chosen = read_results("studies/results/recipe_roformer_6000")
+    return all(
+        max(chosen[recipe]["perplexity"]) < min(results[recipe]["perplexity"])
+        for recipe in (f"{TIED} + RoFormer", f"{TIED_VANILLA} + RoFormer")
+    )
+
+
+def decay_helps_headless_and_harms_vanilla(results: Any) -> bool:
+    """Whether weight decay lowers headless's perplexity and raises vanilla's, for the same two
+    seeds.
+    """
+    default = read_results("studies/results/recipe_roformer_longest")
+    headless = f"{TIED} + RoFormer"
+    vanilla = f"{TIED_VANILLA} + RoFormer"
+    little = results[f"{headless} + weight decay 0.1"]["perplexity"]
+    much = results[f"{vanilla} + weight decay 0.3"]["perplexity"]
+    return max(little) < min(default[headless]["perplexity"][:2]) and min(much) > max(
+        default[vanilla]["perplexity"][:2]
+    )
+
+
+def fastest_loss(results: Any) -> bool:
+    """Whether ours is several times as fast as the paper's, and ten times as the vocabulary's."""
+    paper = one_having(results, method="K x K, the paper's form")["ratio"]
+    vocabularies = [one["ratio"] for one in results if one["method"].startswith("K x V")]
+    return 3 < paper < 10 < min(vocabularies)
+
+
+def pools_cost_less_than_the_exact_step(results: Any) -> bool:
+    """Whether all pools take less time than the exact step, and less of it with more tokens."""
+    shares = [
+        [step["share of the exact step"] for name, step in steps.items() if name != "exact softmax"]
+        for steps in results.values()
+    ]
+    rows_of_shares = np.array(shares)
+    return bool((rows_of_shares < 1).all() and (np.diff(rows_of_shares, axis=0) < 0).all())
+
+
+def faster_loss_on_the_gpu(results: Any) -> bool:
+    """Whether the loss with the default chunks beats every exact head, at every size."""
+    rows_of_sizes: dict[tuple, list[dict]] = {}
+    for row in results["parts"]["loss"]["rows"]:
+        if row["fits"]:
+            rows_of_sizes.setdefault((row["K"], row["D"], row["V"]), []).append(row)
+    for measured in rows_of_sizes.values():
+        ours = [row["ms"] for row in measured if row["method"] == CHUNKED_LOSS]
+        exact = [row["ms"] for row in measured if row["method"].startswith("K x V")]
+        if min(ours) >= min(exact):
+            return False
+    return True
+
+
+def steps_of_the_earlier_code(results: Any) -> bool:
+    """Whether a step gains clearly with XLM-R's vocabulary, hardly with BERT-base, and loses with
+    the many targets of a Pythia-70M.
+    """
+    gains = {
+        (row["model"], row["batch"]): row["over_headless"]
+        for row in results["parts"]["steps"]["rows"]
+        if row["method"] == "our vanilla" and row["fits"]
+    }
+    return (
+        gains["xlm-roberta-base", 128] > 1.4
+        and 1 < gains["bert-base", 128] < 1.1
+        and gains["pythia-70m", 256] < 1
+    )
+
+
+def scores(results: Any, method: str, measure: str = "test_ndcg@10") -> list[float]:
+    """Return a score of a method of examples/items, one for each seed."""
+    return [seed[measure] for seed in results[method]["seeds"].values()]
+
+
+def lower_score(first: str, second: str, measure: str = "test_ndcg@10") -> Check:
+    """Check that every seed of one method scores lower than every seed of another."""
+
+    def holds(results: Any) -> bool:
+        return max(scores(results, first, measure)) < min(scores(results, second, measure))
+
+    return holds
+
+
+def overlap(first: list[float], second: list[float]) -> bool:
+    return min(first) <= max(second) and min(second) <= max(first)
+
+
+def faster_than_both_heads(rows_of_a_batch: str) -> Check:
+    """Check in which order a step takes more time on a CPU."""
+    return within(
+        rows_of_a_batch,
+        lambda results: 1 < results["our vanilla"]["ratio"] < results["transformers"]["ratio"],
+    )
