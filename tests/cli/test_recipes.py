@@ -34,7 +34,7 @@ from headless_trainer.cli.main import MARKS
 from headless_trainer.command_line import COMMANDS, MODULES, PRESETS, Yaml
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SCRIPTS = {f"run_{name.replace('-', '_')}": name for name in COMMANDS}
 # The Hub's models, by a part of their name: what stands in for them.
 WIDTH = {
