@@ -1,7 +1,7 @@
 """What a finding consists of, and what keeps it short."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headless_trainer.presentation.tables import markdown
@@ -13,7 +13,7 @@ MOST_WORDS_IN_A_CELL = 25
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a figure is true of. Every card names all of it."""
+    """What a figure is true of. Every card names all of it, and old code where it was old."""
 
     model: str
     vocabulary: str
@@ -21,6 +21,7 @@ class Conditions:
     machine: str
     seeds: str
     rates: str
+    code: str = ""  # an earlier version of the project, where it computes something else today
 
     def __str__(self) -> str:
         parts = {
@@ -30,8 +31,9 @@ class Conditions:
             "machine": self.machine,
             "seeds": self.seeds,
             "learning rates": self.rates,
+            "code": self.code,
         }
-        return " · ".join(f"{name}: {value}" for name, value in parts.items())
+        return " · ".join(f"{name}: {value}" for name, value in parts.items() if value)
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,11 @@ class Card:
             f"**Records**, with the commands: {', '.join(map(record_link, self.records))}.",
         ]
         return "\n\n".join(parts) + "\n"
+
+
+def card_links(cards: Mapping[str, Card], names: Sequence[str], folder: str) -> str:
+    """Return a list of links to cards, with their answers, from a page to a folder of cards."""
+    return "\n".join(f"- [{cards[name].answer}]({folder}/{name}.md)" for name in names)
 
 
 def record_link(folder: str) -> str:

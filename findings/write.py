@@ -11,12 +11,15 @@ from collections.abc import Callable
 
 from findings import (
     candidates,
+    continuing,
     encoders,
     from_scratch,
+    gpu,
     heads,
     learned,
     pictures,
     questions,
+    speed,
     vocabularies,
 )
 from findings.cards import Card
@@ -24,7 +27,17 @@ from findings.records import ROOT
 from headless_trainer.presentation.tables import markdown
 
 # Modules of cards, in the order in which the index shows them.
-TOPICS = (from_scratch, candidates, encoders, vocabularies, heads, learned)
+TOPICS = (
+    from_scratch,
+    continuing,
+    gpu,
+    speed,
+    candidates,
+    encoders,
+    vocabularies,
+    heads,
+    learned,
+)
 # What the front page shows, by the names of the cards.
 FRONT_PAGE: tuple[str, ...] = ()
 FOLDER = "docs/findings"
@@ -78,7 +91,10 @@ def front_page_table(cards: dict[str, Card]) -> str:
 
 
 # Tables on pages that are written by hand: the page, the name of the place, what stands there.
-BLOCKS: tuple[tuple[str, str, Callable[[dict[str, Card]], str]], ...] = ()
+BLOCKS: tuple[tuple[str, str, Callable[[dict[str, Card]], str]], ...] = (
+    ("docs/will_i_gain.md", "gpu steps", gpu.steps_table),
+    ("docs/will_i_gain.md", "cpu steps", speed.steps_table),
+)
 
 
 def with_block(page: str, name: str, content: str) -> str:

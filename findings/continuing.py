@@ -1,0 +1,728 @@
+"""Findings about models that are continued on new texts."""
+
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+from findings.cards import Card, Conditions
+from findings.records import (
+    below,
+    check,
+    difference,
+    figure,
+    one_having,
+    paired_difference,
+    percent,
+    results,
+)
+
+TITLE = "Continuing a model on new texts"
+
+EXACT = "vanilla"
+SAMPLED = "sampled_softmax"
+WITHOUT_DRAWS = "sampled_softmax with 0 draws"
+HEADLESS = "headless"
+
+UNIFORM_DRAWS = (
+    "an earlier version, with uniform draws, no exact steps and targets that were not counted once"
+)
+ONE_THREAD = "one thread of a shared CPU"
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A small model that studies/adaptation.py pretrained, then continued with each objective."""
+
+    name: str
+    folder: str
+    rate: float  # the best of each objective
+    steps: int  # of the runs with equal tokens
+
+    def run(self, objective: str, rate: float | None = None) -> dict[str, Any]:
+        """Return the run of an objective, at the best rate unless another is asked for."""
+        return one_having(
+            results(self.folder),
+            objective=objective,
+            rate=self.rate if rate is None else rate,
+            steps=self.steps,
+        )
+
+    def run_of_equal_time(self, objective: str) -> dict[str, Any]:
+        """Return the run of an objective that took as long as the exact softmax did."""
+        (longer,) = [
+            run
+            for run in results(self.folder)
+            if run["objective"] == objective and run["steps"] != self.steps
+        ]
+        return longer
+
+    def relative_times(self, objective: str) -> list[float]:
+        """Return the time of each pretraining's run over that of the exact softmax."""
+        return [
+            seconds / exact
+            for seconds, exact in zip(
+                self.run(objective)["seconds"], self.run(EXACT)["seconds"], strict=True
+            )
+        ]
+
+    def relative_time(self, objective: str) -> float:
+        """Return the mean time of an objective's runs over that of the exact softmax."""
+        exact = statistics.mean(self.run(EXACT)["seconds"])
+        return statistics.mean(self.run(objective)["seconds"]) / exact
+
+
+TIED = Toy("GPT-2, tied", "studies/results/adaptation_decoder", 6e-3, 200)
+TIED_SECOND = Toy("GPT-2, tied", "studies/results/adaptation_decoder_draws", 6e-3, 200)
+TIED_THIRD = Toy("GPT-2, tied", "studies/results/adaptation_decoder_fourth", 6e-3, 200)
+UNTIED = Toy("GPT-2, untied", "studies/results/adaptation_untied", 6e-3, 200)
+LARGE = Toy("GPT-2, V = 128,000", "studies/results/adaptation_large_vocabulary", 4e-3, 300)
+ROFORMER = Toy("RoFormer", "studies/results/adaptation_encoder", 6e-3, 200)
+ROFORMER_SECOND = Toy("RoFormer, others", "studies/results/adaptation_encoder_draws", 6e-3, 200)
+
+DECODER = "GPT-2 with two layers of width 128, pretrained on English novels with the exact softmax"
+ENCODER = "RoFormer with two layers of width 128, pretrained on English novels"
+FRENCH = "0.8 M of French novels, in batches of 32 x 128"
+WIKIPEDIA = "0.8 M of English Wikipedia, in batches of 32 x 128"
+
+
+def gemma_runs() -> dict[str, dict[str, Any]]:
+    """Return the evaluations of Gemma 3 270M by the names that the tables give them."""
+    record = results("studies/results/real_models_gemma")
+    pools = "sampled_softmax with --pool_size 16384"
+    objectives = {
+        "exact softmax": EXACT,
+        "sampled softmax": pools,
+        "recent targets": f"{pools} --exact_every 8",
+        "uniform draws": "sampled_softmax with --exact_every 0",
+    }
+    runs = {"before": record["before"]}
+    for name, objective in objectives.items():
+        runs[name] = one_having(record["runs"], objective=objective)
+    return runs
+
+
+def gemma_row(name: str, run: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        name,
+        figure(run["new"]),
+        figure(run["new_accuracy"], digits=2),
+        figure(run["old"]),
+        figure(run["old_accuracy"], digits=2),
+    )
+
+
+GEMMA_COLUMNS = (
+    "method",
+    "French: perplexity",
+    "French: accuracy (%)",
+    "English: perplexity",
+    "English: accuracy (%)",
+)
+GEMMA_CONDITIONS = {
+    "model": "Gemma 3 270M, its weights dequantized from 4 bits",
+    "vocabulary": "262,144",
+    "tokens": "51,200 of French novels in 100 batches of 4 x 128; evaluated on 128 rows of these "
+    "novels and 128 of English Wikipedia, all held out",
+    "machine": "one thread of a CPU, float32; it was shared, so no times are given",
+    "seeds": "one",
+    "rates": "1e-4 alone, with a beta2 of 0.999",
+}
+
+
+def gemma() -> Card:
+    runs = gemma_runs()
+    before, exact, sampled = runs["before"], runs["exact softmax"], runs["sampled softmax"]
+    check(abs(below(sampled["new"], exact["new"])) < 0.005, "both learn French alike")
+    check(sampled["old"][0] > exact["old"][0] + 5, "sampled softmax is behind on English")
+    check(exact["old"][0] < before["old"], "English improves with the exact softmax")
+    check(sampled["old"][0] < before["old"], "English perplexity falls with sampled softmax too")
+    check(exact["old_accuracy"][0] > before["old_accuracy"] + 0.5, "its accuracy rises")
+    check(sampled["old_accuracy"][0] < before["old_accuracy"], "its accuracy does not rise")
+    return Card(
+        name="continue_gemma",
+        question="Does sampled softmax continue a real model as well as the exact softmax?",
+        answer="Gemma 3 270M learns new texts as well with sampled softmax, "
+        "and keeps less of its English",
+        figure=f"English perplexity {figure(sampled['old'])} against {figure(exact['old'])}, "
+        f"French {figure(sampled['new'])} and {figure(exact['new'])}",
+        text="At equal tokens both learn the French texts alike. No run trains English, and its "
+        "perplexity falls in both. Sampled softmax stays behind there, and only the exact "
+        "softmax improves accuracy.",
+        columns=GEMMA_COLUMNS,
+        rows=[
+            gemma_row("before", before),
+            gemma_row("exact softmax", exact),
+            gemma_row("sampled softmax, pools of 16,384", sampled),
+        ],
+        conditions=Conditions(**GEMMA_CONDITIONS),
+        would_change="Other rates, more tokens, other seeds, and old texts among the new ones "
+        "(`--replay_file`).",
+        records=("studies/results/real_models_gemma",),
+    )
+
+
+def gemma_candidates() -> Card:
+    runs = gemma_runs()
+    uniform, recent = runs["uniform draws"], runs["recent targets"]
+    sampled = runs["sampled softmax"]
+    others = ("exact softmax", "sampled softmax", "recent targets")
+    check(
+        uniform["old"][0] > max(runs[name]["old"][0] for name in others),
+        "uniform draws without exact steps forget most",
+    )
+    check(recent["new"][0] < sampled["new"][0], "targets of recent steps learn more French")
+    return Card(
+        name="continue_gemma_candidates",
+        question="Which candidates protect what a real model knew?",
+        answer="Uniform draws without exact steps forget most",
+        figure=f"English perplexity {figure(uniform['old'])} against {figure(sampled['old'])}",
+        text="Exact steps and draws from the model's own prediction replaced uniform draws. Pools "
+        "topped up from recent steps learned more French here, but were given up, since a rare "
+        "recent target would weigh much in many steps.",
+        columns=GEMMA_COLUMNS,
+        rows=[
+            gemma_row("exact softmax", runs["exact softmax"]),
+            gemma_row("sampled softmax, topped up by frequency", sampled),
+            gemma_row("topped up with targets of recent steps", recent),
+            gemma_row("4,096 uniform draws, no exact steps", uniform),
+        ],
+        conditions=Conditions(
+            **GEMMA_CONDITIONS,
+            code="the last two rows are of an earlier version (c5084c5), in which `--pool_size` "
+            "took the targets of recent steps, and none meant no topping up",
+        ),
+        would_change="More seeds, other rates, longer training.",
+        records=("studies/results/real_models_gemma",),
+    )
+
+
+def decoders() -> Card:
+    toys = (TIED, TIED_SECOND, TIED_THIRD)
+    exact = [value for toy in toys for value in toy.run(EXACT)["new"]]
+    sampled = [value for toy in toys for value in toy.run(SAMPLED)["new"]]
+    times = [time for toy in toys for time in toy.relative_times(SAMPLED)]
+    _, low, high = paired_difference(sampled, exact)
+    check(low <= 0 <= high, "decoders do not differ clearly")
+    check(0.3 < min(times) and max(times) < 0.6, "a run takes a third to three fifths of the time")
+    tokens, time = TIED_SECOND.run(SAMPLED)["reached"]
+    names = ("first", "second", "third", "fourth")
+    return Card(
+        name="continue_decoders",
+        question="Does a small decoder learn as much with sampled softmax at equal tokens?",
+        answer="A small decoder learns about as much with sampled softmax, in half of the time",
+        figure=f"perplexity {figure(sampled)} against {figure(exact)}, no clear difference",
+        text=f"Over four pretrainings the difference is {difference(sampled, exact)}. In the third "
+        f"one, sampled softmax reaches the exact softmax's end after {percent(tokens)} of the "
+        f"tokens and {percent(time)} of the time.",
+        columns=(
+            "pretraining",
+            "exact softmax: perplexity",
+            "sampled softmax: perplexity",
+            "its time, of the exact softmax's",
+        ),
+        rows=[
+            (name, figure(first), figure(second), percent(relative))
+            for name, first, second, relative in zip(names, exact, sampled, times, strict=True)
+        ],
+        conditions=Conditions(
+            model=DECODER,
+            vocabulary="16,000",
+            tokens=FRENCH,
+            machine=ONE_THREAD,
+            seeds="four pretrainings",
+            rates="6e-3, the best of four for three pretrainings and the only one for the fourth; "
+            "a beta2 of 0.98",
+            code=UNIFORM_DRAWS,
+        ),
+        would_change="The code of today, a smaller rate, a real model.",
+        records=tuple(toy.folder for toy in toys),
+    )
+
+
+def encoders() -> Card:
+    toys = (ROFORMER, ROFORMER_SECOND)
+    exact = [value for toy in toys for value in toy.run(EXACT)["new"]]
+    sampled = [value for toy in toys for value in toy.run(SAMPLED)["new"]]
+    headless = [value for toy in toys for value in toy.run(HEADLESS)["new"]]
+    times = [time for toy in toys for time in toy.relative_times(SAMPLED)]
+    _, _, high = paired_difference(sampled, exact)
+    check(high < 0, "encoders learn more with sampled softmax")
+    check(0.025 < below(sampled, exact) < 0.035, "encoders learn 3 % more")
+    check(min(times) > 0.7 and max(times) > 1, "an encoder saves little time or none")
+    tokens, time = ROFORMER_SECOND.run(SAMPLED)["reached"]
+    names = ("first", "second", "third", "fourth")
+    return Card(
+        name="continue_encoders",
+        question="Does a small encoder learn as much with sampled softmax at equal tokens?",
+        answer="A small encoder learns about 3 % more with sampled softmax, and saves little time",
+        figure=f"perplexity {percent(below(sampled, exact), digits=1)} lower",
+        text=f"The difference is {difference(sampled, exact)}. A small encoder's head is a small "
+        f"part of its step. The last two need {percent(tokens)} of the tokens and {percent(time)} "
+        "of the time to match the exact softmax.",
+        columns=(
+            "pretraining",
+            "exact softmax: perplexity",
+            "sampled softmax: perplexity",
+            "headless: perplexity",
+            "sampled softmax's time, of the exact one's",
+        ),
+        rows=[
+            (name, figure(first), figure(second), figure(third), percent(relative))
+            for name, first, second, third, relative in zip(
+                names, exact, sampled, headless, times, strict=True
+            )
+        ],
+        conditions=Conditions(
+            model=ENCODER,
+            vocabulary="16,000",
+            tokens=WIKIPEDIA,
+            machine=f"{ONE_THREAD}, hence times above 100 %",
+            seeds="four pretrainings, one of which had learned only token frequencies",
+            rates="6e-3, the best of four for each objective",
+            code=UNIFORM_DRAWS,
+        ),
+        would_change="The code of today, a larger vocabulary, a real model.",
+        records=tuple(toy.folder for toy in toys),
+    )
+
+
+def learning_rates() -> Card:
+    rates = (1e-3, 3e-3, 6e-3, 1.2e-2)
+    toys = (TIED, ROFORMER)
+    for toy in toys:
+        for objective in (EXACT, SAMPLED):
+            means = {rate: statistics.mean(toy.run(objective, rate)["new"]) for rate in rates}
+            check(min(means, key=means.__getitem__) == toy.rate, "both have the same best rate")
+    leads = {
+        (toy.name, rate): below(toy.run(SAMPLED, rate)["new"], toy.run(EXACT, rate)["new"])
+        for toy in toys
+        for rate in rates
+    }
+    for toy in toys:
+        check(leads[toy.name, 1e-3] < leads[toy.name, toy.rate], "a low rate shrinks the lead")
+    decoder_lead = leads[TIED.name, 1e-3]
+    return Card(
+        name="continue_learning_rates",
+        question="Does the learning rate decide how sampled softmax compares?",
+        answer="Sampled and exact softmax have the same best rate, and at low rates they are "
+        "nearly level",
+        figure=f"{percent(decoder_lead)} ahead at a sixth of the best rate",
+        text="At a sixth of the best rate a decoder's lead shrinks to "
+        f"{percent(decoder_lead)}, and an encoder has none. Real models are continued at low "
+        "rates.",
+        columns=(
+            "rate",
+            "GPT-2, exact: perplexity",
+            "GPT-2, sampled: perplexity",
+            "RoFormer, exact: perplexity",
+            "RoFormer, sampled: perplexity",
+        ),
+        rows=[
+            (
+                f"{rate:g}",
+                figure(TIED.run(EXACT, rate)["new"]),
+                figure(TIED.run(SAMPLED, rate)["new"]),
+                figure(ROFORMER.run(EXACT, rate)["new"]),
+                figure(ROFORMER.run(SAMPLED, rate)["new"]),
+            )
+            for rate in rates
+        ],
+        conditions=Conditions(
+            model="GPT-2 and RoFormer with two layers of width 128, pretrained on English novels",
+            vocabulary="16,000",
+            tokens="0.8 M of French novels (GPT-2) or English Wikipedia (RoFormer)",
+            machine=ONE_THREAD,
+            seeds="two pretrainings each",
+            rates="as in the table",
+            code=UNIFORM_DRAWS,
+        ),
+        would_change="The code of today, longer training, larger models.",
+        records=(TIED.folder, ROFORMER.folder),
+    )
+
+
+def forgetting() -> Card:
+    toys = (TIED, UNTIED, LARGE, ROFORMER, ROFORMER_SECOND)
+    for toy in (TIED, UNTIED, LARGE):
+        lost_by_others = [statistics.mean(toy.run(name)["old"]) for name in (EXACT, SAMPLED)]
+        lost = statistics.mean(toy.run(HEADLESS)["old"])
+        check(lost > 1.5 * max(lost_by_others), "decoders forget most without a head")
+    forgotten = [below(toy.run(EXACT)["old"], toy.run(HEADLESS)["old"]) for toy in toys[3:]]
+    check(forgotten[0] > 0 > forgotten[1], "encoders forget more in one pair and less in another")
+    headless, exact = TIED.run(HEADLESS)["old"], TIED.run(EXACT)["old"]
+    return Card(
+        name="continue_headless",
+        question="What does a model forget that is continued without a head?",
+        answer="Decoders that are continued without a head forget most",
+        figure=f"perplexity {figure(headless, digits=0)} against {figure(exact, digits=0)} "
+        "on the old texts",
+        text="A free head replaces the checkpoint's head, and small decoders then lose the most "
+        "English. Encoders differ less: one pair forgets more than with the exact softmax, the "
+        "other pair less.",
+        columns=(
+            "model",
+            "exact softmax: perplexity of old texts",
+            "sampled softmax: perplexity of old texts",
+            "headless: perplexity of old texts",
+        ),
+        rows=[
+            (
+                toy.name,
+                figure(toy.run(EXACT)["old"], digits=0),
+                figure(toy.run(SAMPLED)["old"], digits=0),
+                figure(toy.run(HEADLESS)["old"], digits=0),
+            )
+            for toy in toys
+        ],
+        conditions=Conditions(
+            model="GPT-2 and RoFormer with two layers of width 128, pretrained on English novels",
+            vocabulary="16,000 unless the table says otherwise",
+            tokens="0.8 M, of French novels (GPT-2) or English Wikipedia (RoFormer); 0.15 M with "
+            "128,000 tokens",
+            machine=ONE_THREAD,
+            seeds="two pretrainings of the tied GPT-2 and of each RoFormer, one of the others",
+            rates="the best of three or four for each objective",
+            code=UNIFORM_DRAWS,
+        ),
+        would_change="Lower rates, old texts among the new ones (`--replay_file`), real models.",
+        records=tuple(toy.folder for toy in toys),
+    )
+
+
+def heads_and_vocabularies() -> Card:
+    toys = (TIED, UNTIED, LARGE)
+    for toy in toys:
+        check(below(toy.run(SAMPLED)["new"], toy.run(EXACT)["new"]) > 0, "sampled softmax leads")
+    for toy in (TIED, UNTIED):
+        check(below(toy.run(HEADLESS)["new"], toy.run(SAMPLED)["new"]) > 0, "headless leads")
+    check(below(LARGE.run(HEADLESS)["new"], LARGE.run(EXACT)["new"]) < 0, "headless is behind")
+    check(0.08 < LARGE.relative_time(SAMPLED) < 0.12, "a tenth of the time suffices")
+    return Card(
+        name="continue_vocabularies",
+        question="Do an untied head or a large vocabulary change what is gained?",
+        answer="With a vocabulary of 128,000 a small decoder learned as much in a tenth of the "
+        "time, before there were exact steps",
+        figure=f"{percent(LARGE.relative_time(SAMPLED))} of the exact softmax's time",
+        text="At equal tokens sampled softmax is a little ahead in each row. Continued without a "
+        "head, a decoder learns most with 16,000 tokens and least with 128,000.",
+        columns=(
+            "model",
+            "exact: perplexity",
+            "sampled: perplexity",
+            "sampled: time, of the exact one's",
+            "headless: perplexity",
+            "headless: time, of the exact one's",
+        ),
+        rows=[
+            (
+                toy.name,
+                figure(toy.run(EXACT)["new"]),
+                figure(toy.run(SAMPLED)["new"]),
+                percent(toy.relative_time(SAMPLED)),
+                figure(toy.run(HEADLESS)["new"]),
+                percent(toy.relative_time(HEADLESS)),
+            )
+            for toy in toys
+        ],
+        conditions=Conditions(
+            model=DECODER,
+            vocabulary="16,000 unless the table says otherwise",
+            tokens=f"{FRENCH}; with 128,000 tokens 0.15 M in batches of 4 x 128",
+            machine=ONE_THREAD,
+            seeds="two pretrainings of the tied model, one of each other",
+            rates="the best of three or four for each objective, with worse ones on both sides",
+            code=UNIFORM_DRAWS,
+        ),
+        would_change="The code of today: with every eighth step exact, a run takes more than an "
+        "eighth of the exact softmax's time. A wider model, whose head is a smaller part of a "
+        "step.",
+        records=tuple(toy.folder for toy in toys),
+    )
+
+
+def equal_time() -> Card:
+    toys = (TIED, UNTIED, LARGE, ROFORMER)
+    for toy in toys:
+        exact, sampled, headless = (
+            statistics.mean(run["new"])
+            for run in (
+                toy.run(EXACT),
+                toy.run_of_equal_time(SAMPLED),
+                toy.run_of_equal_time(HEADLESS),
+            )
+        )
+        check(headless < sampled < 0.9 * exact, "cheaper steps learn more in equal time")
+    for toy in (TIED, UNTIED, LARGE):
+        check(
+            below(toy.run(EXACT)["old"], toy.run_of_equal_time(SAMPLED)["old"]) > 0,
+            "decoders forget more in equal time",
+        )
+    ratios = [
+        statistics.mean(toy.run_of_equal_time(objective)["seconds"])
+        / statistics.mean(toy.run(EXACT)["seconds"])
+        for toy in toys
+        for objective in (SAMPLED, HEADLESS)
+    ]
+    return Card(
+        name="continue_equal_time",
+        question="What is learned in equal training time?",
+        answer="In equal time cheaper steps learn far more of the new texts, "
+        "and decoders forget more of the old ones",
+        figure=f"perplexity {figure(TIED.run_of_equal_time(SAMPLED)['new'])} against "
+        f"{figure(TIED.run(EXACT)['new'])} on the new texts",
+        text="The saved time buys further tokens, and with them a decoder moves further from what "
+        "it knew. On this shared machine, equal time was "
+        f"{min(ratios):.2f} to {max(ratios):.2f} of the exact softmax's.",
+        columns=(
+            "model",
+            "new texts, exact: perplexity",
+            "new texts, sampled: perplexity",
+            "new texts, headless: perplexity",
+            "old texts, exact: perplexity",
+            "old texts, sampled: perplexity",
+            "old texts, headless: perplexity",
+        ),
+        rows=[
+            (
+                toy.name,
+                figure(toy.run(EXACT)["new"]),
+                figure(toy.run_of_equal_time(SAMPLED)["new"]),
+                figure(toy.run_of_equal_time(HEADLESS)["new"]),
+                figure(toy.run(EXACT)["old"], digits=0),
+                figure(toy.run_of_equal_time(SAMPLED)["old"], digits=0),
+                figure(toy.run_of_equal_time(HEADLESS)["old"], digits=0),
+            )
+            for toy in toys
+        ],
+        conditions=Conditions(
+            model="GPT-2 and RoFormer with two layers of width 128, pretrained on English novels",
+            vocabulary="16,000 unless the table says otherwise",
+            tokens="0.8 M for the exact softmax (0.15 M with 128,000 tokens), more for the others",
+            machine=ONE_THREAD,
+            seeds="two pretrainings of the tied GPT-2 and of RoFormer, one of each other",
+            rates="the best at equal tokens",
+            code=UNIFORM_DRAWS,
+        ),
+        would_change="Few new texts, so that they repeat; the code of today; real models.",
+        records=tuple(toy.folder for toy in toys),
+    )
+
+
+def without_draws() -> Card:
+    toys = (TIED_SECOND, ROFORMER_SECOND)
+    names = {TIED_SECOND.name: "GPT-2", ROFORMER_SECOND.name: "RoFormer"}
+    rows = []
+    for toy in toys:
+        for rate in (1e-3, 6e-3):
+            exact = toy.run(EXACT, rate)
+            sampled = toy.run(SAMPLED, rate)
+            without = toy.run(WITHOUT_DRAWS, rate)
+            check(below(sampled["new"], without["new"]) > 0, "fewer new texts are learned")
+            check(below(without["old"], exact["old"]) > 0, "more old texts are kept")
+            rows.append(
+                (
+                    f"{names[toy.name]}, {rate:g}",
+                    figure(exact["new"]),
+                    figure(sampled["new"]),
+                    figure(without["new"]),
+                    figure(exact["old"], digits=0),
+                    figure(without["old"], digits=0),
+                )
+            )
+    behind = [
+        -below(toy.run(WITHOUT_DRAWS, 1e-3)["new"], toy.run(EXACT, 1e-3)["new"]) for toy in toys
+    ]
+    check(min(behind) > 0.1, "a low rate loses much without draws")
+    return Card(
+        name="continue_without_draws",
+        question="Does sampled softmax need drawn tokens?",
+        answer="Without drawn tokens less of the new texts is learned, and more of the old is kept",
+        figure=f"{percent(behind[0])} behind the exact softmax at a low rate",
+        text="With the targets alone as candidates, models learn less, above all at a low rate. "
+        "They also change less. Tokens that the new texts lack then gain probability, which "
+        "`eval_unseen_token_mass` shows.",
+        columns=(
+            "model, rate",
+            "new texts, exact: perplexity",
+            "new texts, sampled: perplexity",
+            "new texts, no draws: perplexity",
+            "old texts, exact: perplexity",
+            "old texts, no draws: perplexity",
+        ),
+        rows=rows,
+        conditions=Conditions(
+            model="GPT-2 and RoFormer with two layers of width 128, pretrained on English novels",
+            vocabulary="16,000",
+            tokens="0.8 M of French novels (GPT-2) or English Wikipedia (RoFormer)",
+            machine=ONE_THREAD,
+            seeds="one GPT-2, two RoFormers, one of which is ahead without draws at 6e-3",
+            rates="as in the table, two of four",
+            code=UNIFORM_DRAWS,
+        ),
+        would_change="Exact steps, which now also push down tokens that are never candidates.",
+        records=tuple(toy.folder for toy in toys),
+    )
+
+
+def adamw() -> Card:
+    settings = {
+        "0.98, 1e-8": "studies/results/adaptation_decoder_fourth",
+        "0.999, 1e-8": "studies/results/adaptation_decoder_beta2",
+        "0.999, 1e-5": "studies/results/adaptation_decoder_epsilon",
+    }
+    runs = {
+        name: {
+            objective: one_having(results(folder), objective=objective)
+            for objective in (EXACT, SAMPLED)
+        }
+        for name, folder in settings.items()
+    }
+    leads = {name: below(run[SAMPLED]["new"], run[EXACT]["new"]) for name, run in runs.items()}
+    check(abs(leads["0.98, 1e-8"]) < 0.005, "they are level with a beta2 of 0.98")
+    check(leads["0.999, 1e-8"] > 0.02, "sampled softmax leads with a beta2 of 0.999")
+    for objective in (EXACT, SAMPLED):
+        harmed = runs["0.999, 1e-5"][objective]["new"][0]
+        check(harmed > runs["0.999, 1e-8"][objective]["new"][0] + 2, "a large epsilon harms")
+    return Card(
+        name="continue_adamw",
+        question="Do AdamW's settings decide how sampled softmax compares?",
+        answer="AdamW's beta2 and epsilon move the lead of sampled softmax by a few percent",
+        figure=f"{percent(leads['0.999, 1e-8'])} ahead with AdamW's defaults, level with a beta2 "
+        "of 0.98",
+        text="With a beta2 of 0.98 both are level. An epsilon of 1e-5, which helps vanilla where "
+        "Muon updates the layers, harms both objectives here, where AdamW does.",
+        columns=(
+            "beta2, epsilon",
+            "exact softmax: perplexity",
+            "sampled softmax: perplexity",
+            "sampled softmax: time, of the exact one's",
+        ),
+        rows=[
+            (
+                name,
+                figure(run[EXACT]["new"]),
+                figure(run[SAMPLED]["new"]),
+                percent(run[SAMPLED]["seconds"][0] / run[EXACT]["seconds"][0]),
+            )
+            for name, run in runs.items()
+        ],
+        conditions=Conditions(
+            model=DECODER,
+            vocabulary="16,000",
+            tokens=FRENCH,
+            machine=f"{ONE_THREAD}, whose times differ much",
+            seeds="one pretraining",
+            rates="6e-3 alone",
+            code=UNIFORM_DRAWS,
+        ),
+        would_change="Further pretrainings: the lead differs as much between them.",
+        records=tuple(settings.values()),
+    )
+
+
+def encoder_draws() -> Card:
+    folder = "studies/results/adaptation_encoder_large_vocabulary"
+    record = results(folder)
+    exact = one_having(record, objective=EXACT, rate=2e-3)
+    many = one_having(record, objective="sampled_softmax with 16384 draws", rate=4e-3)
+    few = one_having(record, objective=SAMPLED, rate=4e-3)
+    for best in (exact, many, few):
+        tried = [run["new"][0] for run in record if run["objective"] == best["objective"]]
+        check(best["new"][0] == min(tried), "each is at its best rate")
+    check(many["new"][0] < exact["new"][0] < few["new"][0], "few draws are behind")
+    check(exact["old"][0] < min(many["old"][0], few["old"][0]), "the exact softmax keeps most")
+    tokens, time = many["reached"]
+    return Card(
+        name="continue_encoder_draws",
+        question="How many tokens should an encoder with a large vocabulary draw?",
+        answer="Encoders with a large vocabulary need more drawn tokens than decoders",
+        figure=f"perplexity {figure(many['new'], digits=0)} with 16,384, "
+        f"{figure(few['new'], digits=0)} with 4,096",
+        text="An encoder predicts few tokens in a step. With 16,384 draws it matches the exact "
+        f"softmax after {percent(time)} of its time; with 4,096 it stays behind. "
+        "Masked models therefore draw an eighth of the vocabulary by default.",
+        columns=("method", "new texts: perplexity", "old texts: perplexity", "best rate"),
+        rows=[
+            (
+                name,
+                figure(run["new"], digits=0),
+                figure(run["old"], digits=0),
+                f"{run['rate']:g}",
+            )
+            for name, run in (
+                ("exact softmax", exact),
+                ("sampled softmax, 16,384 draws", many),
+                ("sampled softmax, 4,096 draws", few),
+            )
+        ],
+        conditions=Conditions(
+            model=ENCODER,
+            vocabulary="128,000",
+            tokens="0.4 M of English Wikipedia in batches of 16 x 128, 300 of 2,048 predicted",
+            machine=ONE_THREAD,
+            seeds="one pretraining",
+            rates="the best of four for each method",
+            code=UNIFORM_DRAWS,
+        ),
+        would_change="The code of today, larger batches, further pretrainings.",
+        records=(folder,),
+    )
+
+
+def fine_tuned() -> Card:
+    scores = {
+        name: ROFORMER_SECOND.run(objective)["scores"]
+        for name, objective in (
+            ("exact softmax", EXACT),
+            ("sampled softmax", SAMPLED),
+            ("sampled softmax without draws", WITHOUT_DRAWS),
+            ("headless", HEADLESS),
+        )
+    }
+    exact = scores["exact softmax"]["average"]
+    for name, tasks in scores.items():
+        if name != "exact softmax":
+            _, low, high = paired_difference(tasks["average"], exact)
+            check(low <= 0 <= high, "averages do not differ clearly")
+    sampled = scores["sampled softmax"]["average"]
+    return Card(
+        name="continue_fine_tuned",
+        question="Do continued encoders differ once they are fine-tuned?",
+        answer="After fine-tuning, continued encoders do not differ clearly",
+        figure=f"average {figure(sampled)} against {figure(exact)}",
+        text="Two pretrainings are too few to tell. On the average of both tasks every interval "
+        "against the exact softmax holds zero; for sampled softmax the difference is "
+        f"{difference(sampled, exact)}.",
+        columns=("continued with", "MRPC", "STS-B", "average"),
+        rows=[
+            (name, figure(tasks["mrpc"]), figure(tasks["stsb"]), figure(tasks["average"]))
+            for name, tasks in scores.items()
+        ],
+        conditions=Conditions(
+            model=ENCODER,
+            vocabulary="16,000",
+            tokens=WIKIPEDIA,
+            machine=ONE_THREAD,
+            seeds="two pretrainings, each fine-tuned once",
+            rates="6e-3 for continuing, the best of four; one for fine-tuning",
+            code=UNIFORM_DRAWS,
+        ),
+        would_change="More pretrainings, larger models, more tasks.",
+        records=(ROFORMER_SECOND.folder,),
+    )
+
+
+CARDS = (
+    gemma,
+    gemma_candidates,
+    decoders,
+    encoders,
+    learning_rates,
+    forgetting,
+    heads_and_vocabularies,
+    equal_time,
+    without_draws,
+    adamw,
+    encoder_draws,
+    fine_tuned,
+)

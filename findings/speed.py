@@ -1,0 +1,311 @@
+"""Findings about the time and memory of training steps on a CPU."""
+
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from findings.cards import Card, Conditions, card_links
+from findings.records import check, figure, one_having, percent, results
+from headless_trainer.presentation.tables import markdown
+
+TITLE = "Time and memory on a CPU"
+
+HEADLESS = "headless"
+TRUNK = "trunk only"
+EXACT = "our vanilla"
+TRANSFORMERS = "transformers"
+SAMPLED = "sampled softmax, rows"
+
+CORES = "two cores of a shared AMD EPYC, float32, torch 2.13"
+ROUNDS = "none; medians over rounds in which the methods take turns"
+NO_RATES = "not trained; only steps are timed"
+RANDOM_WEIGHTS = "with random weights"
+DRAWN = "drawn with as many different ones as in a text"
+
+# What is timed, its record, and the rows of its batch.
+STEPS = (
+    ("BERT-small, V = 32,000, 16 x 128 tokens", "benchmarks/results/step_bert_small_32k", "16"),
+    ("BERT-small, V = 50,304, 8 x 128 tokens", "benchmarks/results/step_bert_small", "8"),
+    ("BERT-small, V = 120,000, 8 x 128 tokens", "benchmarks/results/step_bert_small_120k", "8"),
+    ("decoder of width 192, V = 32,000, 64 x 128 tokens", "benchmarks/results/step_decoder", "64"),
+)
+STEP_RECORDS = tuple(folder for _, folder, _ in STEPS)
+XLM_R = "benchmarks/results/step_xlm_roberta"
+DECODER = "benchmarks/results/step_decoder"
+
+STEP_CONDITIONS = {
+    "model": "BERT-small (four layers of width 512) and the decoder of the paper's table 10 "
+    f"(three layers of width 192), {RANDOM_WEIGHTS}",
+    "vocabulary": "as in the table",
+    "tokens": f"as in the table, {DRAWN}",
+    "machine": f"{CORES}; one thread for the first row and the last, two for the others",
+    "seeds": ROUNDS,
+    "rates": NO_RATES,
+}
+
+
+def seconds(step: dict[str, Any], digits: int = 2) -> str:
+    """Return the median time of a step."""
+    return figure(statistics.median(step["seconds"]), digits)
+
+
+def gib(step: dict[str, Any]) -> str:
+    """Return the peak memory of the process that took a step."""
+    return figure(step["mib"] / 1024)
+
+
+def steps() -> Card:
+    records = [(name, results(folder)[rows]) for name, folder, rows in STEPS]
+    gains = [record[EXACT]["ratio"] for _, record in records]
+    check(min(gains) > 1, "every headless step is faster")
+    for _, record in records:
+        check(record[TRANSFORMERS]["ratio"] > record[EXACT]["ratio"], "transformers is slower")
+    check(gains[3] == max(gains), "the narrow decoder gains most")
+    check(gains[0] < gains[1] < gains[2], "a larger vocabulary gains more")
+    return Card(
+        name="cpu_steps",
+        question="How much faster is a headless step than an exact one on a CPU?",
+        answer=f"A headless step is {figure(min(gains))} to {figure(max(gains))} times as fast as "
+        "one with our exact softmax on a CPU",
+        figure=f"{figure(gains[1])} times as fast with BERT-small, "
+        f"{figure(gains[3])} times with a narrow decoder",
+        text="The gain is what the exact head takes of a step, so it grows with the vocabulary and "
+        "with the predicted positions, and shrinks with the width and depth of the model.",
+        columns=(
+            "model, vocabulary, batch",
+            "headless (s)",
+            "trunk alone (s)",
+            "our exact softmax (s)",
+            "transformers (s)",
+            "exact over headless",
+        ),
+        rows=[
+            (
+                name,
+                seconds(record[HEADLESS]),
+                seconds(record[TRUNK]),
+                seconds(record[EXACT]),
+                seconds(record[TRANSFORMERS]),
+                figure(record[EXACT]["ratio"], digits=2),
+            )
+            for name, record in records
+        ],
+        conditions=Conditions(**STEP_CONDITIONS),
+        would_change="Your model on your machine: `headless-trainer compare-steps` measures it.",
+        records=STEP_RECORDS,
+    )
+
+
+def memory() -> Card:
+    records = [(name, results(folder)[rows]) for name, folder, rows in STEPS]
+    saved = [1 - record[HEADLESS]["mib"] / record[EXACT]["mib"] for _, record in records]
+    check(0.01 < min(saved) and max(saved) < 0.13, "headless saves 2 to 12 % of the memory")
+    return Card(
+        name="cpu_memory",
+        question="How much memory does a headless step save on a CPU?",
+        answer="Against an exact softmax in chunks, a headless step saves little memory on a CPU",
+        figure=f"{percent(min(saved))} to {percent(max(saved))} of the peak",
+        text="An exact softmax that is computed in chunks never holds all scores, so most memory "
+        "is weights, moments and activations, which both have. transformers holds all scores.",
+        columns=(
+            "model, vocabulary, batch",
+            "headless (GiB)",
+            "trunk alone (GiB)",
+            "our exact softmax (GiB)",
+            "transformers (GiB)",
+            "saved of the exact softmax's",
+        ),
+        rows=[
+            (
+                name,
+                gib(record[HEADLESS]),
+                gib(record[TRUNK]),
+                gib(record[EXACT]),
+                gib(record[TRANSFORMERS]),
+                percent(share),
+            )
+            for (name, record), share in zip(records, saved, strict=True)
+        ],
+        conditions=Conditions(**STEP_CONDITIONS),
+        would_change="`--sparse_embedding_updates` with a large vocabulary, larger batches.",
+        records=STEP_RECORDS,
+    )
+
+
+def small_pools() -> Card:
+    record = results(DECODER)["64"]
+    methods = {
+        "trunk alone": record[TRUNK],
+        "headless, all targets as candidates": record[HEADLESS],
+        "headless, `--pool_size 2048`": record["headless, pools of 2,048"],
+        "headless, `--pool_size 1024`": record["headless, pools of 1,024"],
+        "our exact softmax": record[EXACT],
+        "transformers": record[TRANSFORMERS],
+    }
+    small = record["headless, pools of 1,024"]
+    check(small["ratio"] < record["headless, pools of 2,048"]["ratio"] < 1, "pools save time")
+    saved = 1 - small["ratio"]
+    loss = 1 - record[TRUNK]["ratio"]
+    check(saved > 0.8 * loss, "pools take most of the loss's time")
+    return Card(
+        name="cpu_small_pools",
+        question="Do smaller pools make a headless step cheaper?",
+        answer="Pools of a batch's targets take most of the loss's time off a narrow decoder's "
+        "step",
+        figure=f"{percent(saved)} less time with pools of 1,024 targets",
+        text=f"Scoring each of 8,192 targets against all of them takes {percent(loss)} of the "
+        "step. In pools of 1,024 a target meets an eighth of them. Memory does not change much.",
+        columns=("method", "step (s)", "over headless", "peak memory (GiB)"),
+        rows=[
+            (name, seconds(step), figure(step["ratio"], digits=2), gib(step))
+            for name, step in methods.items()
+        ],
+        conditions=Conditions(
+            model=f"the decoder of the paper's table 10, three layers of width 192, "
+            f"{RANDOM_WEIGHTS}",
+            vocabulary="32,000",
+            tokens=f"64 x 128 a step, {DRAWN}",
+            machine=f"{CORES}, one thread",
+            seeds=ROUNDS,
+            rates=NO_RATES,
+        ),
+        would_change="Wider models, whose loss is a smaller part of a step. Smaller pools may cost "
+        "quality.",
+        records=(DECODER,),
+    )
+
+
+def loss_alone() -> Card:
+    folder = "benchmarks/results/loss"
+    record = results(folder)
+    names = {
+        "headless, `cwt_loss`": "K x U, cwt_loss (auto)",
+        "headless, torch's `linear_cross_entropy`": "K x U, torch linear_cross_entropy",
+        "headless, the paper's form": "K x K, the paper's form",
+        "exact softmax, ours in chunks": "K x V, vocabulary_cross_entropy chunked",
+        "exact softmax, plain": "K x V, cross_entropy",
+        "exact softmax, torch's `linear_cross_entropy`": "K x V, torch linear_cross_entropy",
+    }
+    methods = {name: one_having(record, method=method) for name, method in names.items()}
+    exact = [methods[name]["ratio"] for name in methods if name.startswith("exact")]
+    own = methods["exact softmax, ours in chunks"]["ratio"]
+    paper = methods["headless, the paper's form"]["ratio"]
+    torch_ratio = methods["headless, torch's `linear_cross_entropy`"]["ratio"]
+    check(min(exact) == own, "our exact softmax is the fastest of three")
+    check(0.95 < torch_ratio < 1.05, "torch's loss is as fast on the same candidates")
+    return Card(
+        name="cpu_loss",
+        question="How much faster is the headless loss alone on a CPU?",
+        answer=f"The headless loss is {figure(own, digits=0)} times as fast as the fastest of "
+        "three exact ones on a CPU",
+        figure=f"{figure(own, digits=0)} times, and {figure(paper)} times the paper's form",
+        text="It scores each prediction against the distinct targets, of which there are few. "
+        "torch's own loss takes as long on the same candidates. A whole step gains less, "
+        "since the layers take most of it.",
+        columns=("loss, forward and backward", "ms", "over `cwt_loss`", "peak memory (MiB)"),
+        rows=[
+            (
+                name,
+                figure(statistics.median(method["seconds"]), digits=0, factor=1000),
+                figure(method["ratio"], digits=2),
+                figure(method["mib"], digits=0),
+            )
+            for name, method in methods.items()
+        ],
+        conditions=Conditions(
+            model="none, only the loss of 8,192 random outputs of width 512",
+            vocabulary="50,304",
+            tokens="8,192 targets, 1,919 of them distinct, drawn with a Zipf-like distribution",
+            machine=f"{CORES}, two threads",
+            seeds=ROUNDS,
+            rates=NO_RATES,
+        ),
+        would_change="A GPU: [there](gpu_loss.md) exact kernels are far faster.",
+        records=(folder,),
+    )
+
+
+def sampled_softmax() -> Card:
+    record = results(XLM_R)["4"]
+    methods = {
+        "sampled softmax, sparse updates": record[SAMPLED],
+        "trunk alone, dense updates": record[TRUNK],
+        "our exact softmax": record[EXACT],
+        "transformers": record[TRANSFORMERS],
+    }
+    exact = record[EXACT]["ratio"]
+    share = 1 - statistics.median(record[TRUNK]["seconds"]) / statistics.median(
+        record[EXACT]["seconds"]
+    )
+    check(exact > 1.7 and record[TRANSFORMERS]["ratio"] > exact, "transformers is slowest")
+    check(record[TRUNK]["ratio"] > 1, "sparse updates save more than the loss costs")
+    with_exact_steps = exact / (7 / 8 + exact / 8)
+    return Card(
+        name="cpu_sampled_softmax",
+        question="How much faster is a step of XLM-R with sampled softmax on a CPU?",
+        answer="A step of XLM-R with sampled softmax was 1.8 times as fast as with our exact one, "
+        "before there were exact steps",
+        figure=f"{figure(exact)} times as fast, {figure(record[TRANSFORMERS]['ratio'])} times "
+        "as fast as transformers",
+        text=f"The exact head takes {percent(share)} of its step. Sparse updates of the embedding "
+        "save more than the loss costs, so that the step is shorter than the trunk's with dense "
+        "ones.",
+        columns=("method", "step (s)", "over sampled softmax", "peak memory (GiB)"),
+        rows=[
+            (name, seconds(step), figure(step["ratio"], digits=2), gib(step))
+            for name, step in methods.items()
+        ],
+        conditions=Conditions(
+            model=f"XLM-R base, {RANDOM_WEIGHTS}",
+            vocabulary="250,002",
+            tokens=f"4 x 128 a step, {DRAWN}",
+            machine=f"{CORES}, two threads",
+            seeds=ROUNDS,
+            rates=NO_RATES,
+            code="an earlier version (4b41070), with uniform draws and no exact steps",
+        ),
+        would_change="Today every eighth step is exact, which by arithmetic leaves "
+        f"{figure(with_exact_steps)} times. Larger batches, and a "
+        "[GPU](gpu_sampled_softmax.md).",
+        records=(XLM_R,),
+    )
+
+
+def steps_table(cards: Mapping[str, Card]) -> str:
+    """Return the table of steps on a CPU for docs/will_i_gain.md, and what limits it."""
+    rows = []
+    for name, folder, batch in STEPS:
+        record = results(folder)[batch]
+        times = [seconds(record[method]) for method in (EXACT, TRANSFORMERS)]
+        rows.append((name, seconds(record[HEADLESS]), "not measured", *times))
+    record = results(XLM_R)["4"]
+    rows.append(
+        (
+            "XLM-R base, V = 250,002, 4 x 128 tokens",
+            "not measured",
+            f"{seconds(record[SAMPLED])} *",
+            seconds(record[EXACT]),
+            seconds(record[TRANSFORMERS]),
+        )
+    )
+    head = (
+        "model, vocabulary, batch",
+        "headless (s)",
+        "sampled softmax (s)",
+        "vanilla (s)",
+        "transformers (s)",
+    )
+    notes = (
+        "Seconds of a training step on two cores of a CPU, in float32 (one thread: the first row "
+        "and the decoder's). \\* An earlier version, without exact steps and with sparse updates "
+        "of the embedding."
+    )
+    limits = card_links(
+        cards,
+        ("cpu_steps", "cpu_sampled_softmax", "cpu_memory", "what_do_larger_pools_cost"),
+        folder="findings",
+    )
+    return f"{markdown(head, rows, left=1)}\n\n{notes}\n\n{limits}"
+
+
+CARDS = (steps, memory, small_pools, loss_alone, sampled_softmax)
