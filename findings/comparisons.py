@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from findings.records import having
+from findings.records import having, paired_difference
 from headless_trainer.presentation.significance import LEVEL
 
 # Whether a statement is true of what a results.json holds under "results".
@@ -74,6 +74,20 @@ def level(first: Entry, second: Entry, measure: Measure = "perplexity") -> Check
         overlap = ours.min() <= theirs.max() and theirs.min() <= ours.max()
         test = stats.ttest_ind(ours, theirs, equal_var=False)
         return bool(overlap and test.pvalue > 1 - LEVEL)
+
+    return holds
+
+
+def unclear(first: Entry, second: Entry, measure: Measure = "perplexity") -> Check:
+    """Check that zero lies in the interval of the difference of two entries, paired by their
+    pretrainings.
+    """
+
+    def holds(results: Any) -> bool:
+        ours = values_of(results, first, measure)
+        theirs = values_of(results, second, measure)
+        _, low, high = paired_difference(ours.tolist(), theirs.tolist())
+        return low <= 0 <= high
 
     return holds
 
