@@ -41,6 +41,8 @@ TOPICS = (
 # What the front page shows, by the names of the cards.
 FRONT_PAGE: tuple[str, ...] = ()
 FOLDER = "docs/findings"
+# Cards of runs whose outcome is no figure of a results.json.
+WRITTEN_BY_HAND = ("faults", "long_documents", "shared_candidates")
 
 
 def all_cards() -> dict[str, Card]:
@@ -79,7 +81,26 @@ def index(cards: dict[str, Card]) -> str:
             for card in (cards[make_card().name] for make_card in topic.CARDS)
         ]
         lines += [f"## {topic.TITLE}", markdown(("question", "answer", "figure"), rows)]
+    rows_by_hand = []
+    for name in WRITTEN_BY_HAND:
+        question, answer = question_and_answer(name)
+        rows_by_hand.append((question, f"[{answer}]({name}.md)"))
+    lines += ["## Reliability and memory", markdown(("question", "answer"), rows_by_hand)]
     return "\n\n".join(lines) + "\n"
+
+
+def question_and_answer(name: str) -> tuple[str, str]:
+    """Return the question and the answer of a card that is written by hand.
+
+    Raises:
+        ValueError: the page does not begin with its answer as title and its question in italics.
+    """
+    page = (ROOT / FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    head = re.match(r"# (.+)\n\n\*(.+)\*\n", page)
+    if head is None:
+        raise ValueError(f"the card {name!r} does not begin with an answer and a question.")
+    answer, question = head.groups()
+    return question, answer
 
 
 def front_page_table(cards: dict[str, Card]) -> str:
