@@ -42,11 +42,12 @@ test-lowest: $(VENV)-lowest/.installed  ## run the quick tests with the lowest d
 test-release:  ## build the sdist and the wheel, and run the quick tests with an installed sdist
 	.ci/test_release $(PYTHON) -n auto --maxprocesses $(WORKERS)
 
-check: $(INSTALLED)  ## lint, check the format and the types, build the documentation, report on the style
+check: $(INSTALLED)  ## lint, check the format and the types, build the documentation, count its numerals, report on the style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mkdocs build --strict --site-dir $(VENV)/site
+	@$(BIN)/python tests/numerals.py
 	@$(BIN)/python tests/style_report.py
 
 format: $(INSTALLED)  ## format, and fix what lint can fix
