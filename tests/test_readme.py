@@ -19,6 +19,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("README.md")),
+    ROOT / "studies" / "README.md",
 ]
 # A script, the module of a command, or a command.
 PROGRAM = re.compile(
