@@ -103,7 +103,7 @@ def do_larger_batches_help_at_equal_steps() -> Card:
     return Card(
         name="do_larger_batches_help_at_equal_steps",
         question="Who leads at equal steps with larger batches?",
-        answer="Headless leads clearly up to 128 rows, and with 512 rows nobody does",
+        answer="Headless leads clearly up to 128 rows, and with 512 rows neither does",
         figure=f"128 rows: perplexity {figure(compared[2][2])} against vanilla's "
         f"{figure(compared[2][3])}",
         text="Larger batches help both methods at equal steps. With 512 rows the rate of the rule "

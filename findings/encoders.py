@@ -215,7 +215,7 @@ def which_tasks_differ() -> Card:
     return Card(
         name="which_tasks_differ",
         question="On which tasks of GLUE do the methods differ?",
-        answer="On none, once five tests are corrected for",
+        answer="On none, after a correction for five tests",
         figure=f"SST-2: {rows[0][1]} against vanilla's {rows[0][2]}",
         text="Vanilla's lead on SST-2 is clear by itself, and no longer after Holm's correction "
         "for five tasks. Only on SST-2 do encoders this small learn much.",
@@ -322,7 +322,6 @@ def tied_or_untied_encoders() -> Card:
         "matrix learns from few targets. Small [decoders](tied_or_untied.md) gain from it.",
         columns=("", "perplexity", "accuracy"),
         rows=rows,
-        picture="studies/results/recipe_encoders/results.png",
         conditions=Conditions(
             model="BERT with two layers of width 128",
             vocabulary="8,000",

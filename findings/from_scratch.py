@@ -694,11 +694,11 @@ def tied_or_untied() -> Card:
     return Card(
         name="tied_or_untied",
         question="Should candidates have a matrix of their own?",
-        answer="For small decoders yes, a second matrix helps both methods",
+        answer="For small decoders yes, a second matrix clearly helps headless",
         figure=f"headless: perplexity {figure(untied)} untied, {figure(tied)} tied",
         text="With `--tie_word_embeddings false` candidates have their own matrix, as vanilla's "
-        "untied head does. Tied headless is behind untied vanilla, so compare models with equally "
-        "many matrices.",
+        "untied head does. Tied headless is behind untied vanilla in both pretrainings, so "
+        "compare models with equally many matrices.",
         columns=("", "perplexity", "accuracy", "minus untied vanilla"),
         rows=rows,
         picture="studies/results/recipe_english/results.png",
@@ -729,7 +729,7 @@ def does_it_hold_for_german() -> Card:
     return Card(
         name="does_it_hold_for_german",
         question="Does the early lead hold for German?",
-        answer="Headless leads in both pretrainings, which are too few to be clear",
+        answer="Headless leads in both pretrainings, which are too few to make it clear",
         figure=f"perplexity {rows[0][1]} against vanilla's {rows[0][2]}, untied",
         text="German novels give the same order as English ones after 0.8 M tokens. The intervals "
         "of two pretrainings are wide.",
@@ -756,7 +756,7 @@ def does_sampled_softmax_work_from_scratch() -> Card:
     check(min(sampled["perplexity"]) > max(headless["perplexity"]), "sampled softmax is behind")
     check(is_clear(sampled["perplexity"], headless["perplexity"]), "it is clearly behind")
     time = sampled["seconds"] / headless["seconds"]
-    check(time > 1.5, "sampled softmax takes longer")
+    check(1.9 < time < 2.1, "sampled softmax takes twice headless's time")
     return Card(
         name="does_sampled_softmax_work_from_scratch",
         question="Does sampled softmax work from random weights?",

@@ -1,11 +1,12 @@
 """The findings: every page is what its records give, and a card says one thing."""
 
 import dataclasses
+import doctest
 
 import pytest
 
 pytest.importorskip("scipy")
-from findings import comparisons, questions, records, write  # noqa: E402
+from findings import cards, comparisons, from_scratch, questions, records, write  # noqa: E402
 from findings.cards import Card, Conditions, numerals  # noqa: E402
 
 CONDITIONS = Conditions("GPT-2", "32,000", "25 M", "CPU", "three", "searched")
@@ -133,3 +134,41 @@ def test_an_entry_of_a_list_has_the_values_of_all_its_pretrainings():
     assert values.tolist() == [1.0, 2.0]
     with pytest.raises(ValueError, match="tuned"):
         comparisons.values_of(listed, {"head": "tuned"}, ("scores", "sst2"))
+
+
+def test_the_examples_of_the_helpers_are_what_they_print():
+    for module in (records, cards):
+        assert doctest.testmod(module).failed == 0
+
+
+def test_a_difference_is_clear_only_if_its_interval_lacks_zero():
+    assert records.is_clear([1.0, 1.1, 0.9], [2.0, 2.1, 1.8])
+    assert not records.is_clear([1.0, 2.0, 3.0], [1.5, 1.5, 3.0])
+
+
+def test_the_card_of_larger_pools_reads_every_seed_of_its_record(monkeypatch):
+    read = from_scratch.results
+
+    def with_three_seeds(folder):
+        record = read(folder)
+        if folder.endswith("_pools"):
+            recipe = record[f"{from_scratch.HEADLESS} + pools of 32512"]
+            recipe.update(seeds=[2, 0, 1], perplexity=[82.5, 82.4, 83.2], accuracy=[0.232] * 3)
+        return record
+
+    monkeypatch.setattr(from_scratch, "results", with_three_seeds)
+    card = from_scratch.do_larger_pools_close_the_gap()
+    assert card.conditions.seeds == "three"
+    # Each seed is compared with vanilla's of the same number: 82.4, 82.4 and 83.2 for 2, 0 and 1.
+    assert card.rows[1][2] == "0.0 (95 %: -0.1 to 0.1), no clear difference"
+
+
+def test_a_card_written_by_hand_has_to_begin_with_its_answer_and_question(tmp_path, monkeypatch):
+    folder = tmp_path / "docs" / "findings"
+    folder.mkdir(parents=True)
+    (folder / "faults.md").write_text("# All\n\n*Which survive?*\n\nText.\n", encoding="utf-8")
+    (folder / "others.md").write_text("# All\n\nText.\n", encoding="utf-8")
+    monkeypatch.setattr(write, "ROOT", tmp_path)
+    assert write.question_and_answer("faults") == ("Which survive?", "All")
+    with pytest.raises(ValueError, match="others"):
+        write.question_and_answer("others")
