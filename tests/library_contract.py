@@ -69,6 +69,9 @@ PRIVATE = {
         ),
     },
     "transformers.initialization": {
+    "transformers.RwkvModel": {
+        "_rescale_layers": "weights that an evaluation has divided are multiplied again"
+    },
         "_is_hf_initialized": "tells a row that was read from one that was drawn"
     },
     "torch.nn.Module": {

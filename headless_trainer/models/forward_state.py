@@ -1,16 +1,30 @@
-"""What a forward pass leaves on a model beside its weights, and a resumed run has to find again.
+"""What a forward pass changes in a model, beside what training changes.
+
+`forward_state` is what a resumed run has to find again:
 
 - BigBird leaves its block-sparse attention for good at the first short row. It makes new layers for
   that, with random weights that it does not use, so doing it again would shift all later dropout.
 - Dynamic RoPE keeps the frequencies of the longest row so far.
+
+`undivided_weights` prevents a change of the weights themselves:
+
+- RWKV divides those of its deeper layers at the first forward in evaluation mode, for the range of
+  float16, and multiplies them at the next one in training mode. Weights that are saved or loaded in
+  between would be wrong.
 """
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
+from ..arguments import with_settings
+
+DIVIDED = "layers_are_rescaled"  # the library's name for whether RWKV's weights are divided now
 ATTENTION = "attention_type"
 LENGTHS = "lengths_of_rope"
 LENGTH_SUFFIX = "max_seq_len_cached"  # the library's name, after that of a kind of layers if any
@@ -46,3 +60,25 @@ def restore_forward_state(model: PreTrainedModel, state: dict[str, Any]) -> None
             compute(layer_type=kind_of_layers)
         else:
             compute()
+
+
+@contextmanager
+def undivided_weights(model: nn.Module) -> Iterator[None]:
+    """Keep forwards in evaluation mode from dividing the weights of an RWKV model.
+
+    Its outputs stay the same, since a LayerNorm follows. Weights that are divided already, by an
+    evaluation elsewhere, are multiplied again.
+    """
+    dividing = [module for module in model.modules() if hasattr(module, DIVIDED)]
+    with ExitStack() as settings:
+        for module in dividing:
+            was_training = module.training
+            module.training = True
+            module._rescale_layers()  # multiplies, or does nothing
+            module.training = was_training
+            settings.enter_context(with_settings(module.config, rescale_every=0))
+        try:
+            yield
+        finally:
+            for module in dividing:
+                setattr(module, DIVIDED, False)

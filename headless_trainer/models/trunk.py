@@ -17,6 +17,7 @@ from transformers.pytorch_utils import Conv1D
 from ..arguments import with_settings
 from ..corpus.tokenization import id_count
 from .adapters import is_adapter
+from .forward_state import undivided_weights
 
 
 def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
@@ -146,7 +147,7 @@ def set_for_probe(model: PreTrainedModel, attention: str) -> Iterator[None]:
     try:
         model.config._attn_implementation = attention
         model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), undivided_weights(model):
             yield
     finally:
         model.config._attn_implementation = attention_before

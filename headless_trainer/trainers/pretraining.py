@@ -40,6 +40,7 @@ from ..hub.pushes import HubPushes
 from ..models.adapters import check_best_model, is_adapter
 from ..models.candidate_head import CandidateHead
 from ..models.checkpoint_weights import check_saved_form, load_weights, weight_files
+from ..models.forward_state import undivided_weights
 from ..models.head import Head
 from ..models.padding_row import free_padding_row
 from ..models.trunk import (
@@ -554,7 +555,10 @@ class PretrainingTrainer(Trainer):
     ) -> EvalLoopOutput:
         if self.rows is not None:
             self.rows.catch_up()
-        with generators_set_aside(EVALUATION_SEED, self.args.device):
+        with (
+            generators_set_aside(EVALUATION_SEED, self.args.device),
+            undivided_weights(self.model),
+        ):
             self.evaluation = self._evaluation_of(dataloader.dataset)
             output = super().evaluation_loop(
                 dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs
