@@ -80,10 +80,13 @@ class CandidateHead:
         # Compare tensors, not configurations: OPT projects its output down, Gemma scales its
         # embedding, and so on.
         ids = probe_ids(trunk)
-        output_width, width = (
-            probe(trunk, ids).last_hidden_state.shape[-1],
-            self.vectors(ids).shape[-1],
-        )
+        outputs = probe(trunk, ids).last_hidden_state
+        if outputs.shape[1] != ids.shape[1]:
+            raise ValueError(
+                f"model {name} has {outputs.shape[1]} outputs for {ids.shape[1]} tokens, so most "
+                "tokens have none that could predict them: use another architecture."
+            )
+        output_width, width = outputs.shape[-1], self.vectors(ids).shape[-1]
         if output_width != width:
             raise ValueError(
                 f"model {name} has outputs of width {output_width} and embeddings of width "

@@ -13,7 +13,14 @@ import torch.nn.functional as F
 from architectures import ARCHITECTURES, LLAMA, WIDTH, make_config, make_model
 from builders import attached_head, logged, make_trainer
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    FunnelBaseModel,
+    FunnelConfig,
+)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from headless_trainer.models.candidate_head import CandidateHead
@@ -228,6 +235,13 @@ def test_embedding_and_output_widths_that_differ_are_refused():
     with pytest.raises(
         ValueError, match="model GPTNeoXModel has outputs of width 16 and embeddings of width 32"
     ):
+        CandidateHead(trunk)
+
+
+def test_a_trunk_with_fewer_outputs_than_tokens_is_refused():
+    sizes = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 16, "block_sizes": [1, 1]}
+    trunk = FunnelBaseModel(FunnelConfig(vocab_size=300, **sizes))
+    with pytest.raises(ValueError, match="model FunnelBaseModel has 4 outputs for 8 tokens"):
         CandidateHead(trunk)
 
 
