@@ -10,7 +10,7 @@ test there.
 # allows.
 OVERRIDDEN = set(
     """
-    _clip_grad_norm _determine_best_metric _get_dataloader _get_eval_sampler _get_grad_norm _get_output_dir
+    _clip_grad_norm _determine_best_metric _evaluate _get_dataloader _get_eval_sampler _get_grad_norm _get_output_dir
     _get_train_sampler _load_best_model _load_from_checkpoint _push_from_checkpoint _save_checkpoint
     autocast_smart_context_manager call_model_init compute_loss create_model_card create_optimizer evaluate
     evaluation_loop get_batch_samples init_hf_repo log predict
@@ -31,6 +31,7 @@ PRIVATE = {
         "_determine_best_metric": (
             "with save_strategy best, it alone decides whether a checkpoint is saved"
         ),
+        "_evaluate": "a run whose evaluation fails ends with a checkpoint",
         "_get_grad_norm": "a norm that is not finite stops the run before the update",
         "_get_output_dir": "a checkpoint is written aside, and the folder of the run is asked for",
         "_get_train_sampler": (
@@ -68,10 +69,10 @@ PRIVATE = {
             "says which layers accelerate shards, of which those around the embedding are left out"
         ),
     },
-    "transformers.initialization": {
     "transformers.RwkvModel": {
         "_rescale_layers": "weights that an evaluation has divided are multiplied again"
     },
+    "transformers.initialization": {
         "_is_hf_initialized": "tells a row that was read from one that was drawn"
     },
     "torch.nn.Module": {

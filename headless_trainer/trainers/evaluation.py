@@ -30,6 +30,10 @@ CHUNK_ELEMENTS = 2**25  # scores held at once, in elements: 128 MiB of float32
 VOCABULARY_BLOCK = 2**15
 ROWS_OF_A_CHUNK = 32  # read at once for the fixed pool
 LARGEST_EXPONENT = 700.0  # of a perplexity, before it overflows
+NO_TARGETS = (
+    "eval_dataset has no token to predict, since there are too few rows, or all 'labels' are -100, "
+    "or all of a mask such as completion_mask 0: add rows, or set eval_strategy 'no'."
+)
 
 
 @torch.no_grad()
@@ -163,9 +167,7 @@ def fixed_pool(rows: Iterator, labels_of: Callable[[list], Tensor], size: int) -
         targets.append(labels[labels != IGNORE_INDEX][:missing])
         missing -= len(targets[-1])
     if missing == size:
-        raise ValueError(
-            "eval_dataset has no token to predict: add rows, or set eval_strategy 'no'."
-        )
+        raise ValueError(NO_TARGETS)
     return NegativePool.from_targets(targets)
 
 
@@ -223,13 +225,18 @@ class Evaluation:
         return scores["loss"].mean()
 
     def figures(self) -> tuple[dict[str, float], int]:
-        """Return figures over all processes, and the number of scored rows."""
+        """Return figures over all processes, and the number of scored rows.
+
+        Raises ValueError on every process if no row of any has a target.
+        """
         own_sums = torch.tensor([*self._sums.values()], dtype=torch.float64)
         sums = self._sum_over_processes(own_sums).tolist()
         totals = dict(zip(self._sums, sums, strict=True))
         rows = int(totals.pop("rows"))
         count = int(totals.pop("predicted_tokens"))
-        figures = {name: total / count if count else math.nan for name, total in totals.items()}
+        if count == 0:  # means over nothing would be written, and compared, as nan
+            raise ValueError(NO_TARGETS)
+        figures = {name: total / count for name, total in totals.items()}
         if self.task == "clm":
             entropies = [name for name in figures if name.startswith("cross_entropy")]
             for name in entropies:

@@ -110,6 +110,7 @@ PRIVATE_OVERRIDES = (
     "_load_from_checkpoint",
     "_load_best_model",
     "_determine_best_metric",
+    "_evaluate",
 )
 
 
@@ -424,13 +425,16 @@ class PretrainingTrainer(Trainer):
             return batches
         if fault is None:
             fault = OSError("Another process cannot read its rows: its own messages say why")
-        step = self.state.global_step
-        if step == 0:  # nothing was learned
+        if self.state.global_step == 0:  # nothing was learned
             raise self._ending(fault)
-        checkpoint = Path(self.args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{step}")
+        self._stop_for(fault)
+        return []
+
+    def _stop_for(self, fault: Exception) -> None:
+        """End the run after the last step because of an error, with a checkpoint of that step."""
+        checkpoint = Path(self.args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         is_saved = on_first_process(lambda: find_fault(checkpoint) is None)
         self.signal.stop_for(fault, self.control, save=not is_saved)
-        return []
 
     def _ending(self, fault: Exception) -> Exception:
         return ending_error(
@@ -550,6 +554,25 @@ class PretrainingTrainer(Trainer):
             metrics |= old
         return metrics
 
+    def _evaluate(
+        self,
+        trial: Any,
+        ignore_keys_for_eval: list[str] | None,
+        skip_scheduler: bool = False,
+    ) -> dict[str, float]:
+        """Evaluate during training; if that fails, let the run end with a checkpoint.
+
+        Other processes would wait for one that failed, so several end without.
+        """
+        before_training = skip_scheduler  # the parent says so with it
+        try:
+            return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
+        except Exception as error:  # whatever a dataset raises
+            if before_training or self.args.world_size > 1:
+                raise
+            self._stop_for(error)
+            return {}
+
     def evaluation_loop(
         self, dataloader: DataLoader, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> EvalLoopOutput:
@@ -612,6 +635,8 @@ class PretrainingTrainer(Trainer):
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         # With save_strategy `best`, only this answer decides whether a checkpoint is saved, also
         # after a signal.
+        if self.signal.fault is not None:  # there are no metrics
+            return self.control.should_save
         stopped = self.signal.agreed()
         return super()._determine_best_metric(metrics, trial) or stopped
 
@@ -758,7 +783,11 @@ class PretrainingTrainer(Trainer):
             around.enter_context(self.signal.given_back())
             around.enter_context(lost_processes_named())
             around.enter_context(
-                lost_workers_named(self.args.output_dir, self.args.dataloader_num_workers)
+                lost_workers_named(
+                    self.args.output_dir,
+                    self.args.dataloader_num_workers,
+                    is_stream=self.stream is not None,
+                )
             )
             around.enter_context(ended_with_launcher())
             around.enter_context(self.roles.told_apart())

@@ -75,11 +75,11 @@ def ending_error(fault: Exception, run_dir: str, workers: int, is_stream: bool) 
 
 
 @contextmanager
-def lost_workers_named(run_dir: str, workers: int) -> Iterator[None]:
+def lost_workers_named(run_dir: str, workers: int, is_stream: bool) -> Iterator[None]:
     """Replace torch's error for a lost worker process, which may come at any moment of a run."""
     try:
         yield
     except RuntimeError as error:
         if not is_lost_worker(error):
             raise
-        raise ending_error(error, run_dir, workers, is_stream=False) from error
+        raise ending_error(error, run_dir, workers, is_stream) from error

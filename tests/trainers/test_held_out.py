@@ -160,6 +160,22 @@ def test_another_dataset_is_the_one_that_is_scored(tmp_path):
     assert run.predict(rows(1)).metrics["test_predicted_tokens"] == 8
 
 
+@pytest.mark.parametrize("objective", ["headless", "sampled_softmax", "vanilla"])
+def test_rows_without_a_target_have_no_figures(tmp_path, objective):
+    unlabelled = {"input_ids": torch.arange(5, 12), "labels": torch.full((7,), -100)}
+    run = make_trainer(
+        tmp_path,
+        tiny_model("clm", VOCAB, objective),
+        rows(4),
+        {"objective": objective, "task": "clm"},
+        eval_dataset=[unlabelled] * 3,
+        processing_class=Tokenizer(),
+        token_counts=torch.ones(VOCAB, dtype=torch.long),
+    )
+    with pytest.raises(ValueError, match="eval_dataset has no token to predict"):
+        run.evaluate()
+
+
 def test_callbacks_of_an_evaluation_get_the_figures_of_the_new_rows(tmp_path):
     found = []
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 import torch
-from builders import make_trainer, tiny_model
+from builders import assert_same_weights, make_trainer, tiny_model
 from safetensors.torch import load_file
 from torch.utils.data import IterableDataset
 
@@ -15,15 +15,16 @@ from headless_trainer.arguments import DataArguments
 from headless_trainer.checkpoints.finding import checkpoints_in
 from headless_trainer.corpus.texts import load_texts
 from headless_trainer.files.manifest import find_fault
+from headless_trainer.trainers.reading import lost_workers_named
 
 VOCAB = 300
 
 
-def trainer(folder, rows, **settings):
+def trainer(folder, rows, held_out=None, **settings):
     defaults = {"task": "clm", "max_steps": 40, "save_steps": 30, "per_device_train_batch_size": 2}
     defaults |= {"lr_scheduler_type": "constant", "learning_rate": 1e-2}
     model = tiny_model("clm", VOCAB, layers=1, positions=8)
-    return make_trainer(folder, model, rows, defaults | settings)
+    return make_trainer(folder, model, rows, defaults | settings, eval_dataset=held_out)
 
 
 def names(folder) -> list[str]:
@@ -143,3 +144,53 @@ def test_a_worker_process_that_is_killed_ends_the_run_in_one_line(tmp_path):
     with pytest.raises(OSError, match=r"dataloader_num_workers is 1 .*checkpoint-\d") as end:
         run.train()
     assert "\n" not in str(end.value)
+
+
+TRAINED = [{"input_ids": torch.arange(start, start + 8)} for start in range(100)]
+EVALUATED = {"max_steps": 6, "eval_strategy": "steps", "eval_steps": 3}
+
+
+class TestEvaluation:
+    @pytest.mark.parametrize("strategy", ["steps", "best", "no"])
+    def test_rows_that_cannot_be_read_leave_a_checkpoint(self, tmp_path, strategy):
+        settings = EVALUATED | {"save_strategy": strategy, "metric_for_best_model": "loss"}
+        run = trainer(tmp_path, TRAINED, Rows(OSError("the disk is gone")), **settings)
+        with pytest.raises(OSError, match=rf"the disk is gone.*'{tmp_path}/checkpoint-3'.*resume"):
+            run.train()
+        assert names(tmp_path) == ["checkpoint-3"]
+        assert find_fault(tmp_path / "checkpoint-3") is None
+
+    def test_the_run_that_resumes_is_that_which_read_them(self, tmp_path):
+        broken = Rows(OSError("the disk is gone"))
+        with pytest.raises(OSError, match="the disk is gone"):
+            trainer(tmp_path / "broken", TRAINED, broken, **EVALUATED).train()
+        resumed = trainer(tmp_path / "broken", TRAINED, TRAINED[:9], **EVALUATED)
+        resumed.train(resume_from_checkpoint="last")
+        whole = trainer(tmp_path / "whole", TRAINED, TRAINED[:9], **EVALUATED)
+        whole.train()
+        assert_same_weights(resumed, whole)
+
+    def test_rows_without_a_target_end_the_run_in_the_same_way(self, tmp_path):
+        unlabelled = {"input_ids": torch.arange(8), "labels": torch.full((8,), -100)}
+        run = trainer(tmp_path, TRAINED, [unlabelled] * 2, **EVALUATED)
+        with pytest.raises(OSError, match="eval_dataset has no token to predict.*checkpoint-3"):
+            run.train()
+
+    def test_before_the_first_step_nothing_is_saved(self, tmp_path):
+        settings = EVALUATED | {"eval_on_start": True}
+        run = trainer(tmp_path, TRAINED, Rows(OSError("the disk is gone")), **settings)
+        with pytest.raises(OSError, match="^the disk is gone$"):
+            run.train()
+        assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_lost_worker_of_a_stream_is_told_how_streams_go_on(tmp_path, is_stream):
+    trainer(tmp_path, TRAINED, max_steps=1).train()
+    lost = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+    with (
+        pytest.raises(OSError, match="dataloader_num_workers is 1") as end,
+        lost_workers_named(str(tmp_path), workers=1, is_stream=is_stream),
+    ):
+        raise lost
+    assert ("--ignore_data_skip" in str(end.value)) == is_stream
