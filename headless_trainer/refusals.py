@@ -256,6 +256,11 @@ HEAD = (
     *PRETRAINING,
     Refusal("head_bias", "--init says how the head starts: drop head_bias"),
     Refusal(
+        "counts_from",
+        "init is 'embeddings', a head without counts: " + OF_TWO,
+        lambda a: a.init == "embeddings",
+    ),
+    Refusal(
         "freeze_trunk", f"nothing is trained: add --do_train, or {LEAVE}", lambda a: not a.do_train
     ),
 )
@@ -286,6 +291,12 @@ MODEL = (
     ),
     Refusal(
         "tokenizer_name", f"train_tokenizer makes a new one: {OF_TWO}", lambda a: a.train_tokenizer
+    ),
+    Refusal(
+        "train_tokenizer",
+        "the embedding of model_name_or_path belongs to the tokens of another: leave it out, or "
+        "train new weights by naming the checkpoint as config_name",
+        lambda a: a.model_name_or_path,
     ),
     Refusal(
         "resize_embeddings",

@@ -70,9 +70,15 @@ def check_arguments(model_args, data_args, args) -> None:
         )
         refuse(args, [of_training])
         refuse(data_args, [Refusal("replay_file", why)])
-    if not (args.do_train or args.do_eval or args.counts_from == "corpus"):
+    if args.do_train or args.do_eval:
+        return
+    of_scoring = Refusal(
+        "eval_old_file max_eval_samples", "nothing is scored: add --do_eval, or leave it out"
+    )
+    refuse(data_args, [of_scoring])
+    if args.counts_from != "corpus":
         of_texts = Refusal(
-            "train_file dataset_name validation_file",
+            "train_file dataset_name validation_file max_train_samples streaming",
             "nothing is trained or scored: add --do_train or --do_eval, or leave it out",
         )
         refuse(data_args, [of_texts])

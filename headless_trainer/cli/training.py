@@ -37,6 +37,7 @@ from ..corpus.replay import mix_rows
 from ..corpus.row_cache import cache_folder
 from ..files.whole import check_writable
 from ..models import loading
+from ..models.head import Head
 from ..models.trunk import check_one_stack, infer_task, without_adapter
 from ..objectives import objective_of
 from ..processes.coordination import first_process_first, lost_processes_named
@@ -46,6 +47,7 @@ from ..refusals import PRETRAINING, STREAM, Refusal, check_best_metric, refuse
 from ..reporting import run_results
 from ..signals.handlers import NAMES, deferred
 from ..trainers.pretraining import PretrainingTrainer, check_trainable
+from ..trainers.reading import ReadingError, reason_of
 from ..trainers.resume import check_resume
 
 logger = logging.getLogger(__name__)
@@ -123,18 +125,30 @@ def make_trainer(
     loading.check_length(config, data_args.max_seq_length)
     set_seed(args.seed)
 
+    if make_model is None:
+        make_model = partial(
+            loading.load_model, model_args, objective=objective_of(args), task=args.task
+        )
+    find_tokenizer = partial(
+        loading.find_tokenizer,
+        model_args,
+        args,
+        max_seq_length=data_args.max_seq_length,
+        resume=checkpoint,
+    )
+    make_checked = partial(
+        make_checked_model, make_model, config, data_args, args, trainer_type.head_class
+    )
+    tokenizer = None
+    model = None
+    if not model_args.train_tokenizer:
+        # Both before any text: the tokenizer's chat template may write the texts, and to find and
+        # read them may take hours, after which no checkpoint should turn out to lack its weights.
+        with first_process_first(args):
+            tokenizer = find_tokenizer(texts=())
+        model = make_checked(tokenizer)
     # One process trains a tokenizer for all machines; without, one of each machine reads first.
     with first_process_first(args, local=not model_args.train_tokenizer):
-        find_tokenizer = partial(
-            loading.find_tokenizer,
-            model_args,
-            args,
-            max_seq_length=data_args.max_seq_length,
-            resume=checkpoint,
-        )
-        tokenizer = None
-        if not model_args.train_tokenizer:  # first, since its chat template may write the texts
-            tokenizer = find_tokenizer(texts=())
         named_texts = texts.find_texts(
             data_args,
             cache_dir=model_args.cache_dir,
@@ -144,16 +158,8 @@ def make_trainer(
         documents = named_texts.read()
         if tokenizer is None:
             tokenizer = find_tokenizer(texts=documents["train"])
-    if make_model is None:
-        make_model = partial(
-            loading.load_model, model_args, objective=objective_of(args), task=args.task
-        )
-    model = make_model(config, tokenizer)
-    # Again: it may depend on the tokenizer's padding id.
-    loading.check_length(model.config, data_args.max_seq_length)
-    loading.limit_length(tokenizer, model.config, data_args.max_seq_length)
-    # Before the corpus is tokenized; ``make_model`` may have wrapped the model in an adapter.
-    check_trainable(without_adapter(model), tokenizer, args, trainer_type.head_class)
+    if model is None:
+        model = make_checked(tokenizer)
 
     data_seed = args.seed if args.data_seed is None else args.data_seed
     rows = make_rows(documents, tokenizer, model_args, data_args, args)
@@ -204,6 +210,24 @@ def make_trainer(
     return trainer, checkpoint
 
 
+def make_checked_model(
+    make_model: MakeModel,
+    config: PreTrainedConfig,
+    data_args: DataArguments,
+    args: HeadlessTrainingArguments,
+    head_class: type[Head],
+    tokenizer: PreTrainedTokenizerBase,
+) -> PreTrainedModel:
+    """Make the model of a run, and check that it takes the rows and that the trainer accepts it."""
+    model = make_model(config, tokenizer)
+    # Again: it may depend on the tokenizer's padding id.
+    loading.check_length(model.config, data_args.max_seq_length)
+    loading.limit_length(tokenizer, model.config, data_args.max_seq_length)
+    # ``make_model`` may have wrapped the model in an adapter.
+    check_trainable(without_adapter(model), tokenizer, args, head_class)
+    return model
+
+
 def make_rows(
     documents,
     tokenizer: PreTrainedTokenizerBase,
@@ -217,10 +241,29 @@ def make_rows(
     # One process of each machine tokenizes; the others read its cache.
     with first_process_first(args):
         for split in documents:
-            all_rows = tokenized_rows(documents[split], tokenizer, model_args, data_args, args)
+            with texts_named(split):
+                all_rows = tokenized_rows(documents[split], tokenizer, model_args, data_args, args)
             limit = limits.get(split, data_args.max_eval_samples)
             rows[split] = packing.first_rows(all_rows, limit)
     return rows
+
+
+# What each split holds, in messages.
+CONTENTS = {
+    "train": "the training documents",
+    "validation": "the held-out documents",
+    texts.OLD: "eval_old_file",
+    texts.REPLAY: "replay_file",
+}
+
+
+@contextmanager
+def texts_named(split: str) -> Iterator[None]:
+    """Say of which split the texts are that cannot become rows."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{error} These are the texts of {CONTENTS[split]}.") from error
 
 
 def check_cache(model_args: ModelArguments, data_args: DataArguments) -> None:
@@ -339,7 +382,10 @@ def train(trainer: PretrainingTrainer, checkpoint: str | None) -> None:
 
 
 def finish(trainer: PretrainingTrainer, evaluate: bool) -> None:
-    """Save the model, then its held-out figures and card."""
+    """Save the model, then its held-out figures and card.
+
+    Raises ReadingError at the end, when everything else is done, if the model cannot be evaluated.
+    """
     with deferred(f"The trained model is saved in {trainer.args.output_dir}."):
         trainer.save_model()
         trainer.save_state()
@@ -349,11 +395,23 @@ def finish(trainer: PretrainingTrainer, evaluate: bool) -> None:
             "DeepSpeed and FSDP evaluate only what they train: launch without."
         )
         evaluate = False
-    metrics = final_metrics(trainer) if evaluate else {}
+    metrics = {}
+    fault: Exception | None = None
+    if evaluate:
+        try:
+            metrics = final_metrics(trainer)
+        except (OSError, ValueError) as error:  # held-out rows that cannot be read or scored
+            fault = error
     run_results.finish(trainer, metrics)
     write_model_card(trainer, metrics=metrics)
     if trainer.hub is not None:
         trainer.hub.push_run("End of training")  # with what was written since save_model
+    if fault is not None:
+        reason = reason_of(fault, trainer.args.dataloader_num_workers)
+        raise ReadingError(
+            f"{reason}. The model is saved in {trainer.args.output_dir}, but it could not be "
+            "evaluated."
+        ) from fault
 
 
 def final_metrics(trainer: PretrainingTrainer) -> dict[str, float]:

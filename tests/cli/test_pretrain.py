@@ -409,3 +409,28 @@ def test_the_column_that_was_chosen_is_recorded(tmp_path):
     run.save_model()
     assert read_settings(tmp_path / "run")["data: text_column"] == "phrase"
     assert "column `phrase`" in text_of(tmp_path / "run")
+
+
+def test_a_checkpoint_without_weights_is_refused_before_texts_are_read(
+    tmp_path, text_file, clm_tokenizer, monkeypatch
+):
+    folder = save(tmp_path / "base", tiny_model("clm", 300, "vanilla"), clm_tokenizer)
+    Path(folder, "model.safetensors").unlink()
+    monkeypatch.setattr("headless_trainer.corpus.texts.find_texts", None)  # not reached
+    flags = ["--train_file", text_file, "--output_dir", tmp_path / "run", "--use_cpu"]
+    said = refused(main, "--model_name_or_path", folder, "--max_seq_length", "16", *flags)
+    assert "model_name_or_path" in said
+    assert folder in said
+
+
+def test_a_final_evaluation_that_fails_loses_nothing_else(tmp_path, text_file, monkeypatch):
+    def fails(*args, **kwargs):
+        raise ValueError("eval_dataset has no token to predict.")
+
+    monkeypatch.setattr(HeadlessTrainer, "evaluate", fails)
+    flags = [*DECODER, *QUICK, "--train_file", text_file, "--output_dir", tmp_path / "run"]
+    said = refused(main, *flags)
+    assert "eval_dataset has no token to predict" in said
+    assert str(tmp_path / "run") in said
+    assert AutoModel.from_pretrained(tmp_path / "run").config.n_layer == 2
+    assert (tmp_path / "run" / "README.md").is_file()
