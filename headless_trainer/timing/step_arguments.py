@@ -80,9 +80,9 @@ class CompareStepsArguments(HeadlessTrainingArguments):
         *WITHOUT_EFFECT,
         *("objective", "trainer", "eval_pool_size", "eval_full_vocabulary", "license", "language"),
         *("train_tokenizer", "tokenizer_type", "resize_embeddings", "validation_file"),
-        *("eval_old_file", "validation_split_percentage", "streaming", "shuffle_buffer_size"),
-        *("max_train_samples", "max_eval_samples", "preprocessing_num_workers"),
-        "overwrite_cache",
+        *("eval_old_file", "replay_file", "replay_share", "validation_split_percentage"),
+        *("streaming", "shuffle_buffer_size", "max_train_samples", "max_eval_samples"),
+        *("preprocessing_num_workers", "overwrite_cache"),
     )
     refusals = (
         *PRETRAINING,

@@ -53,10 +53,13 @@ def read_rows(
 ) -> list[np.ndarray]:
     """Read the first rows of the texts that the arguments name, at most ``count``.
 
-    Only their beginning is read, so that a large corpus takes no longer than a small one.
+    Only their beginning is read, so that a large corpus takes no longer than a small one, and no
+    earlier texts, which could not be read in part.
     """
     streamed = copy.copy(data_args)
     streamed.streaming = True
+    streamed.eval_old_file = None
+    streamed.replay_file = None
     texts = load_texts(
         streamed, cache_dir=model_args.cache_dir, token=model_args.token, tokenizer=tokenizer
     )

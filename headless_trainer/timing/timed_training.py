@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
 from transformers import (
     PreTrainedModel,
@@ -27,6 +28,7 @@ from transformers import (
 
 from ..command_line import parse_args
 from ..corpus.collator import PaddingCollator
+from ..corpus.packing import target_counts
 from ..models import loading
 from ..objective.masking import IGNORE_INDEX
 from ..objectives import OBJECTIVES, Objective
@@ -267,7 +269,13 @@ def make_trainer(request: TurnRequest, output_dir: str) -> Trainer:
     rows = repeated(request.rows, args)
     needs: dict[str, Any] = {"train_dataset": rows, "processing_class": tokenizer}
     if objective.needs_frequency or args.head_bias == "prior":
-        needs["token_counts"] = target_counts(request.rows, model)
+        needs["token_counts"] = target_counts(
+            Dataset.from_dict({"input_ids": request.rows}),
+            model.get_input_embeddings().num_embeddings,
+            request.task,
+            tokenizer,
+            args.isolate_documents,
+        )
     if request.name == TRANSFORMERS:
         collate = LabelledBatches(request.task, model, tokenizer, args)
         trainer = Trainer(model, args, data_collator=collate, train_dataset=rows)
@@ -292,12 +300,6 @@ def objective_of_line(name: str) -> Objective:
     if name == TRUNK:
         return OBJECTIVES["headless"]
     return OBJECTIVES.get(name, OBJECTIVES["vanilla"])
-
-
-def target_counts(rows: list[np.ndarray], model: PreTrainedModel) -> Tensor:
-    """Return ``(V,)`` int64 occurrences of each token in the rows."""
-    size = model.get_input_embeddings().num_embeddings
-    return torch.from_numpy(np.bincount(np.concatenate(rows), minlength=size))
 
 
 def repeated(rows: list[np.ndarray], args: CompareStepsArguments) -> list[dict]:

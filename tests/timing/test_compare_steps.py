@@ -12,7 +12,7 @@ from builders import refused, save, tiny_model
 from transformers import TrainerControl, TrainerState
 
 from headless_trainer.cli.compare_steps import main
-from headless_trainer.command_line import parse_args
+from headless_trainer.command_line import help_text, parse_args
 from headless_trainer.timing import timed_training, turns
 from headless_trainer.timing.advice import advise
 from headless_trainer.timing.exact_heads import load_head
@@ -452,3 +452,28 @@ def test_a_folder_in_place_of_the_output_file_is_refused_before_the_timing(tmp_p
     monkeypatch.setattr("headless_trainer.timing.step_report.compare_steps", None)  # not reached
     said = refused(main, *NEW_DECODER, "--output_file", tmp_path)
     assert "output_file is" in said and str(tmp_path) in said
+
+
+def test_earlier_texts_are_not_read_for_the_timing(text_file, encoder):
+    argv = ["--model_name_or_path", encoder, *SMALL_STEPS, "--train_file", str(text_file)]
+    earlier = ["--eval_old_file", "no.txt", "--replay_file", "no.txt", "--replay_share", "0.2"]
+    without = request_for("headless", "mlm", argv).rows
+    with_earlier = request_for("headless", "mlm", [*argv, *earlier]).rows
+    assert len(with_earlier) == len(without) > 0
+    assert all((one == other).all() for one, other in zip(with_earlier, without, strict=True))
+
+
+def test_the_help_lists_no_flag_of_texts_that_are_not_read():
+    listed = help_text(ARGUMENT_CLASSES)
+    assert "--train_file" in listed
+    for name in ("validation_file", "eval_old_file", "replay_file", "replay_share"):
+        assert f"--{name}" not in listed
+
+
+def test_the_timed_prior_counts_what_a_training_would_predict(encoder, tmp_path):
+    """Of [CLS] 7 7 8 [SEP], the special tokens are never predicted."""
+    argv = ["--model_name_or_path", encoder, *SMALL_STEPS]
+    request = TurnRequest(argv, "sampled_softmax", "mlm", [np.array([2, 7, 7, 8, 3])] * 2, 0.0, 2)
+    trainer = timed_training.make_trainer(request, str(tmp_path))
+    assert (~trainer.unseen).nonzero().flatten().tolist() == [7, 8]
+    assert trainer.frequency[7] == pytest.approx(2 * trainer.frequency[8].item(), rel=0.3)
