@@ -403,7 +403,11 @@ class Texts:
         tables = functools.partial(_tables, stream, share)
         features = [_TEXT_FEATURES, _TEXT_FEATURES, _COUNT_FEATURES]
         train, held_out, counts = find_or_write(paths, tables, features)
-        row_counts = {row["source"]: RowCounts(row["rows"], row["without_text"]) for row in counts}
+        # Not by the names in the cache: another argument may have named the same files then.
+        row_counts = {
+            source.source: RowCounts(row["rows"], row["without_text"])
+            for source, row in zip(stream.sources, counts, strict=True)
+        }
         message = rows_without_text(row_counts, self.column)
         if message is not None:
             logger.warning(message)

@@ -114,6 +114,21 @@ def test_a_column_that_is_null_in_one_file_is_read_from_the_others(
     assert f"300 of {rows} rows have no text in the column 'text'" in caplog.text
 
 
+def test_the_argument_that_names_rows_without_text_is_that_of_this_run(tmp_path, cache, caplog):
+    """A file of an earlier training, whose texts are cached, is replayed."""
+    old = tmp_path / "old.csv"
+    old.write_text("text,number\n" + "".join(f"text {number},1\n,2\n" for number in range(300)))
+    new = tmp_path / "new.txt"
+    new.write_text("".join(f"new text {number}\n" for number in range(300)))
+    load_texts(DataArguments(train_file=[str(old)]), cache_dir=cache)
+    assert "train_file" in caplog.text
+    caplog.clear()
+    load_texts(DataArguments(train_file=[str(new)], replay_file=[str(old)]), cache_dir=cache)
+    assert "300 of 600 rows have no text in the column 'text'" in caplog.text
+    assert f"in replay_file {str(old)!r}" in caplog.text
+    assert "train_file" not in caplog.text
+
+
 @BOTH
 def test_rows_without_text_are_counted_wherever_they_are(streaming, tmp_path, cache, caplog):
     late = [{"text": f"text {number}"} for number in range(1_100)]
