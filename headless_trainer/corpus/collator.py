@@ -9,6 +9,10 @@ from transformers import PreTrainedTokenizerBase
 
 from ..objective.masking import IGNORE_INDEX, LEARNED_MASKS
 
+# Column in which TRL writes how many tokens each of the documents packed into a row has, and the
+# column that is made of it: the position of each token in its document.
+LENGTHS = "seq_lengths"
+PLACES = "document_positions"
 # Columns with one value per token, and the values that pad them.
 PADDING = {
     "input_ids": 0,  # without a tokenizer
@@ -17,6 +21,7 @@ PADDING = {
     "special_tokens_mask": 1,
     "position_ids": 0,
     "labels": IGNORE_INDEX,
+    PLACES: 0,
     **dict.fromkeys(LEARNED_MASKS, 0),
 }
 # Other columns that tokenizers add for each token. They do not concern the targets.
@@ -57,13 +62,16 @@ class PaddingCollator:
         """Return the columns of `PADDING` that the rows have, int64 ``(B, T)``.
 
         T is the length of the longest row. "attention_mask" is included if rows differ in length
-        or have one. Other columns are dropped.
+        or have one. The lengths of documents in `LENGTHS` become "document_positions". Other
+        columns are dropped.
 
         Raises:
             ValueError: if a column is missing in some rows or has another length than
-                ``input_ids``, if its values are not integers (0 and 1 in `LEARNED_MASKS`), or if a
-                column that would be dropped has a number for each token.
+                ``input_ids``, if its values are not integers (0 and 1 in `LEARNED_MASKS`), if a
+                column that would be dropped has a number for each token, or if the lengths of a
+                row's documents do not add up to its own.
         """
+        rows = [_with_places(row, number) for number, row in enumerate(rows)]
         columns = self._columns(rows)
         lengths = np.array([len(row["input_ids"]) for row in rows])
         if lengths.min() == 0:
@@ -119,7 +127,7 @@ class PaddingCollator:
         """
         for name in rows[0].keys() - self.padding.keys() - self._judged:
             self._judged.add(name)
-            if name in DROPPED:
+            if name in (*DROPPED, LENGTHS):
                 continue
             if all(
                 _counts_tokens(row.get(name), length)
@@ -130,6 +138,27 @@ class PaddingCollator:
                     "its zeros mark tokens that are not to be learned, rename it to "
                     f"{LEARNED_MASKS[0]!r}."
                 )
+
+
+def _with_places(row: dict, number: int) -> dict:
+    """Return a row with the position of each token in its document, if it has their lengths."""
+    if LENGTHS not in row:
+        return row
+    lengths = np.asarray(row[LENGTHS])
+    tokens = len(row["input_ids"])
+    are_counts = lengths.ndim == 1 and lengths.dtype.kind in "iu" and (lengths > 0).all()
+    if not are_counts or lengths.sum() != tokens:
+        raise ValueError(
+            f"Column {LENGTHS!r} of row {number} is {lengths.tolist()!s:.300}, but must hold the "
+            f"lengths of the documents in its {tokens} tokens: change it, or remove the column."
+        )
+    return {**row, PLACES: places_of(lengths)}
+
+
+def places_of(lengths: np.ndarray) -> np.ndarray:
+    """Return the position of each token in its document, from the documents' lengths."""
+    starts = lengths.cumsum() - lengths
+    return np.arange(lengths.sum()) - np.repeat(starts, lengths)
 
 
 def _check_numbers(name: str, number: int, values: np.ndarray) -> None:

@@ -24,6 +24,7 @@ from transformers import PreTrainedTokenizerBase
 from ..arguments import DataArguments, HeadlessTrainingArguments
 from ..objective.masking import IGNORE_INDEX, LEARNED_MASKS
 from ..signals.workers import with_following_workers
+from .collator import LENGTHS, PLACES, places_of
 from .documents import BATCH_BYTES, DOCUMENTS_AT_ONCE, TextStream, batches_by_size
 from .encoding import DocumentEncoder, Encoded
 from .row_cache import ROWS_VERSION, cache_folder, find_or_write
@@ -398,9 +399,11 @@ def target_counts(
                 predicted &= ~np.isin(ids, tokenizer.all_special_ids)
         if task == "clm":
             predicted[bounds[:-1][np.diff(bounds) > 0]] = False
-            has_places, ended = "position_ids" in columns, np.zeros(len(ids), bool)
+            places = columns.get("position_ids", columns.get(PLACES))
+            has_places = places is not None
+            ended = np.zeros(len(ids), bool)
             if has_places:
-                predicted &= columns["position_ids"] != 0
+                predicted &= places != 0
             else:
                 ended |= np.isin(ids, ends)
             if "labels" not in columns or (isolate and not has_places):
@@ -413,13 +416,15 @@ def target_counts(
 def token_arrays(dataset: Dataset) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
     """Yield columns of tokens, some rows at a time.
 
-    Each is ``(tokens,)``. With them come the rows' starts and the last end, ``(rows + 1,)``.
+    Each is ``(tokens,)``. With them come the rows' starts and the last end, ``(rows + 1,)``. The
+    lengths of packed documents become the positions of their tokens, as in a batch.
 
     Raises ValueError if a row's columns differ in length.
     """
     names = [name for name in _TOKEN_COLUMNS if hasattr(dataset.features.get(name), "feature")]
+    read = [*names, LENGTHS] if LENGTHS in dataset.features else names
     first = 0  # row of the table
-    for table in dataset.select_columns(names).with_format("arrow").iter(batch_size=8192):
+    for table in dataset.select_columns(read).with_format("arrow").iter(batch_size=8192):
         columns = {name: table[name].combine_chunks() for name in names}
         lengths = {name: _list_lengths(column) for name, column in columns.items()}
         for name, counts in lengths.items():
@@ -435,6 +440,15 @@ def token_arrays(dataset: Dataset) -> Iterator[tuple[dict[str, np.ndarray], np.n
             name: column.flatten().to_numpy(zero_copy_only=False)
             for name, column in columns.items()
         }
+        if LENGTHS in read:
+            documents = table[LENGTHS].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+            arrays[PLACES] = places_of(documents)
+            if len(arrays[PLACES]) != bounds[-1]:
+                raise ValueError(
+                    f"Column {LENGTHS!r} of rows {first} to {first + len(table) - 1} holds lengths "
+                    f"of {len(arrays[PLACES])} tokens in all, and the rows have {bounds[-1]}: "
+                    "change it, or remove the column."
+                )
         yield arrays, bounds
         first += len(table)
 

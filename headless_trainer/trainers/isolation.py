@@ -49,8 +49,8 @@ def sent(value: Any, device: torch.device) -> Any:
 class DocumentIsolation:
     """Changes a model's inputs so that packed documents do not attend to each other.
 
-    An eos or sep token ends each document. Decoders get positions that restart where a document
-    begins; encoders get a mask between pairs of positions.
+    An eos or sep token ends each document, unless the rows say where documents begin. Decoders get
+    positions that restart where a document begins; encoders get a mask between pairs of positions.
 
     Raises:
         ValueError: if the tokenizer has no such token, or the model does not keep documents apart.
@@ -81,17 +81,23 @@ class DocumentIsolation:
                 embeddings.register_forward_pre_hook(_without_pairs, with_kwargs=True)
         self._check_isolates(tokenizer)
 
-    def add(self, inputs: dict[str, Any], device: torch.device) -> None:
+    def add(
+        self, inputs: dict[str, Any], device: torch.device, places: Tensor | None = None
+    ) -> None:
         """Change the inputs of a batch in place.
 
         Given ``position_ids``, ``(B, T)``, are kept; in a decoder they mark the documents. Masks
         between pairs of tokens, ``(B, 1, T, T)``, each as large as all scores of one attention
         head, are made on the device.
+
+        Args:
+            places: ``(B, T)`` position of each token in its document, where the rows say it. By
+                default an end token ends each document.
         """
         ids = inputs["input_ids"]  # (B, T)
         if "attention_mask" in inputs:  # padding before a document is none of it
             ids = ids.masked_fill(inputs["attention_mask"] == 0, int(self.ends[0]))
-        positions = document_positions(ids, self.ends)  # (B, T)
+        positions = document_positions(ids, self.ends) if places is None else places  # (B, T)
         if self.task == "clm":
             self._add_to_decoder(inputs, positions)
         else:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import HeadlessTrainingArguments
-from ..corpus.collator import PADDING
+from ..corpus.collator import LENGTHS, PADDING, PLACES
 from ..objective.masking import (
     IGNORE_INDEX,
     LEARNED_MASKS,
@@ -44,7 +44,7 @@ from .pools import Shares
 # A batch carries its `MicroBatch` under this name, which no column of a dataset has.
 CARRIED = "headless_trainer.micro_batch"
 # Columns of a batch that describe its tokens and that not every trunk accepts.
-TOKEN_COLUMNS = ("labels", "special_tokens_mask", *LEARNED_MASKS)
+TOKEN_COLUMNS = ("labels", "special_tokens_mask", PLACES, *LEARNED_MASKS)
 # Entries of a batch that reach layers through a forward's ``**kwargs``.
 KNOWN_ENTRIES = ("seq_idx",)
 # Every run masks held-out rows alike; otherwise each seed of a comparison would be scored on other
@@ -157,8 +157,15 @@ class TargetMaker:
                 "'labels'."
             )
         self._refuse_unread(inputs)
+        places = batch.get(PLACES)
         if self.isolation is not None:
-            self.isolation.add(inputs, device or batch["input_ids"].device)
+            self.isolation.add(inputs, device or batch["input_ids"].device, places)
+        elif places is not None:
+            raise ValueError(
+                f"Rows have the column {LENGTHS!r}, of documents packed into a row, but "
+                "isolate_documents is False, so that they would be read as one text: set "
+                "isolate_documents, or remove the column."
+            )
         if self.task == "clm":
             labels = self._next_tokens(batch, inputs)
         elif labels is not None:

@@ -331,6 +331,8 @@ def test_counts_of_packed_rows_are_those_of_the_targets_that_a_training_draws(
         "attention_mask",
         "special_tokens_mask attention_mask position_ids",
         "labels attention_mask",
+        "seq_lengths",
+        "seq_lengths labels",
     ],
 )
 def test_counts_are_of_what_the_trainer_predicts(given, task, isolate, clm, mlm, tmp_path):
@@ -339,8 +341,12 @@ def test_counts_are_of_what_the_trainer_predicts(given, task, isolate, clm, mlm,
     """
     tokenizer, draw = clm if task == "clm" else mlm, np.random.default_rng(0)
     rows = []
+    has_documents = "seq_lengths" in given
     for length in (9, 16, 1, 16):
         row = {name: draw.integers(0, 2, length) for name in given.split()}
+        if has_documents:
+            row["seq_lengths"] = np.array([length // 3, length - length // 3])
+            row["seq_lengths"] = row["seq_lengths"][row["seq_lengths"] > 0]
         row |= {"input_ids": draw.integers(0, 12, length)}
         if "labels" in row:
             row["labels"] = np.where(row["labels"], draw.integers(0, 300, length), -100)
@@ -349,9 +355,13 @@ def test_counts_are_of_what_the_trainer_predicts(given, task, isolate, clm, mlm,
     args = HeadlessTrainingArguments(
         str(tmp_path), isolate_documents=isolate, mlm_probability=0.999, use_cpu=True
     )
-    labels = TargetMaker(task, model, tokenizer, args)(PaddingCollator(tokenizer)(rows), None)[
-        "labels"
-    ]
+    make_targets = TargetMaker(task, model, tokenizer, args)
+    batch = PaddingCollator(tokenizer)(rows)
+    if has_documents and not isolate:
+        with pytest.raises(ValueError, match="isolate_documents is False"):
+            make_targets(batch, None)
+        return
+    labels = make_targets(batch, None)["labels"]
     naive = labels[labels >= 0].bincount(minlength=300)
     assert naive.any() and torch.equal(
         target_counts(Dataset.from_list(rows), 300, task, tokenizer, isolate), naive
@@ -389,6 +399,8 @@ def test_rows_are_padded_to_the_longest(mlm):
     ([{"input_ids": [1]}, {"input_ids": []}], "Row 1 of the batch has no tokens"),
     ([{"text": "a"}], r"needs the column 'input_ids', got the columns \['text'\]"),
     ([{"input_ids": [1, 2], "labels": [1]}], "Column 'labels' of row 0 has 1 values for 2 tokens"),
+    ([{"input_ids": [1, 2], "seq_lengths": [1, 2]}], "Column 'seq_lengths' of row 0 is .1, 2., but"),
+    ([{"input_ids": [1, 2], "seq_lengths": [2, 0]}], "Column 'seq_lengths' of row 0 is .2, 0., but"),
     ([{"input_ids": [1, 2], "labels": 1}], "Column 'labels' of row 0 has the one value 1 for 2 tokens: remove"),
 ])  # fmt: skip
 def test_collator_errors(rows, message, clm):

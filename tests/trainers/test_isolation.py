@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from builders import SMALL, VOCAB, Tokenizer, logged, make_trainer, token_rows
+from builders import SMALL, VOCAB, Tokenizer, logged, make_trainer, tiny_model, token_rows
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, ModernBertModel
 
 from headless_trainer.trainers.isolation import DocumentIsolation
@@ -103,3 +103,41 @@ def test_isolated_documents_of_these_encoders_are_trained_and_scored(
     run.train()
     assert len(logged(run)) == 2
     assert all(math.isfinite(loss) for loss in logged(run) + logged(run, "eval_loss"))
+
+
+def evaluated(folder, task: str, rows: list[dict], **settings) -> dict:
+    run = make_trainer(
+        folder,
+        tiny_model(task, VOCAB, "vanilla"),
+        rows,
+        {"objective": "vanilla", "task": task, "isolate_documents": True} | settings,
+        eval_dataset=rows,
+        processing_class=TokenizerWithEnd(),
+    )
+    return run.evaluate()
+
+
+DOCUMENTS = [[5, 6, 7, 8, 9], [10, 11, 12], [13, 14, 15, 16]]
+
+
+def packed(*documents: list[int]) -> dict:
+    """A row as TRL packs it, whose documents have no end token."""
+    ids = [token for document in documents for token in document]
+    return {"input_ids": ids, "labels": ids, "seq_lengths": [*map(len, documents)]}
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+def test_lengths_of_documents_in_a_row_keep_them_apart(tmp_path, task):
+    separate = [{"input_ids": document, "labels": document} for document in DOCUMENTS]
+    want = evaluated(tmp_path, task, separate)
+    rows = [packed(*DOCUMENTS[:2]), packed(DOCUMENTS[2])]
+    got = evaluated(tmp_path, task, rows)
+    assert got["eval_predicted_tokens"] == {"clm": 9, "mlm": 12}[task]
+    assert got["eval_predicted_tokens"] == want["eval_predicted_tokens"]
+    assert got["eval_cross_entropy"] == pytest.approx(want["eval_cross_entropy"], rel=1e-5)
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+def test_lengths_of_documents_without_isolation_are_refused(tmp_path, task):
+    with pytest.raises(ValueError, match="'seq_lengths'.*isolate_documents is False"):
+        evaluated(tmp_path, task, [packed(*DOCUMENTS)], isolate_documents=False)
