@@ -89,8 +89,8 @@ def show_classes(
         max_eval_samples: what has cut each evaluation set, for advice.
 
     Raises:
-        ValueError: all rows of a set have the same label. Every model would be right about all of
-            them, or about none.
+        ValueError: all rows of a set have the same label. A model that always says it would have
+            the best score, so that a checkpoint of that kind would be kept.
     """
     _refuse_a_single_label(task, "train", train, "max_train_samples", max_train_samples)
     for name, rows in evaluation_sets.items():
@@ -122,6 +122,8 @@ def _refuse_a_single_label(
     if any(label != labels[0] for label in labels):
         return
     remedy = "give rows of at least two"
+    if set_name != "train":
+        remedy += ", or score these by --do_predict with --test_file, which chooses no checkpoint"
     if most is not None:
         remedy = (
             f"{argument} is {most}: raise it, or shuffle the rows if they are sorted by their label"
