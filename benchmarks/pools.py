@@ -134,6 +134,7 @@ def make_step(
         batch = {"input_ids": ids.view(args.batch_size, args.length)}
         (inputs,), _ = trainer.get_batch_samples(iter([batch]), 1, torch.device("cpu"))
         trainer.training_step(trainer.model, inputs)
+        trainer._clip_grad_norm(trainer.model)
         trainer.optimizer.step()
         trainer.optimizer.zero_grad()
         trainer.state.global_step += 1
