@@ -42,6 +42,7 @@ TOPICS = (
 FRONT_PAGE: tuple[str, ...] = ()
 FOLDER = "docs/findings"
 # Cards of runs whose outcome is no figure of a results.json.
+TITLE_BY_HAND = "Reliability, long documents and processes"
 WRITTEN_BY_HAND = ("faults", "long_documents", "shared_candidates")
 
 
@@ -63,6 +64,7 @@ def all_cards() -> dict[str, Card]:
 
 def index(cards: dict[str, Card]) -> str:
     """Return the page that lists all cards."""
+    titles = [*(topic.TITLE for topic in TOPICS), TITLE_BY_HAND]
     lines = [
         "# Findings",
         "Each row is a question, the answer that our records give, and the figure that stands "
@@ -73,7 +75,8 @@ def index(cards: dict[str, Card]) -> str:
         "A difference is called *clear* if its 95 % interval lacks zero. [How we "
         "measure](how_we_measure.md) explains machine, texts and terms, [all "
         "records](records.md) lists what the cards are made of, and the [archive](archive.md) "
-        "keeps figures whose records are lost.",
+        "has figures without a record.",
+        "\n".join(f"- {link_to_heading(title)}" for title in titles),
     ]
     for topic in TOPICS:
         rows = [
@@ -85,8 +88,19 @@ def index(cards: dict[str, Card]) -> str:
     for name in WRITTEN_BY_HAND:
         question, answer = question_and_answer(name)
         rows_by_hand.append((question, f"[{answer}]({name}.md)"))
-    lines += ["## Reliability and memory", markdown(("question", "answer"), rows_by_hand)]
+    lines += [f"## {TITLE_BY_HAND}", markdown(("question", "answer"), rows_by_hand)]
     return "\n\n".join(lines) + "\n"
+
+
+def link_to_heading(title: str) -> str:
+    """Return a link to a heading of the same page.
+
+    Example:
+        >>> link_to_heading("The free head")
+        '[The free head](#the-free-head)'
+    """
+    words = re.findall(r"\w+", title.lower())
+    return f"[{title}](#{'-'.join(words)})"
 
 
 def question_and_answer(name: str) -> tuple[str, str]:

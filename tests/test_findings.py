@@ -137,7 +137,7 @@ def test_an_entry_of_a_list_has_the_values_of_all_its_pretrainings():
 
 
 def test_the_examples_of_the_helpers_are_what_they_print():
-    for module in (records, cards):
+    for module in (records, cards, write):
         assert doctest.testmod(module).failed == 0
 
 
