@@ -36,7 +36,7 @@ from headless_trainer.trainers.step import CARRIED, predictions
 ROWS, LENGTH = 8, 12
 
 
-def trainer_of(objective, model, folder, tokenizer, **settings):
+def trainer_of(objective, model, folder, tokenizer, token_counts=None, **settings):
     rows = torch.randint(5, 300, (ROWS, LENGTH), generator=torch.Generator().manual_seed(1))
     settings = {
         "objective": objective, "max_steps": 2, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2,
@@ -44,7 +44,12 @@ def trainer_of(objective, model, folder, tokenizer, **settings):
         "mlm_probability": 0.5 if settings.get("task", infer_task(model)) == "mlm" else 0.15,
     } | settings  # fmt: skip
     return make_trainer(
-        folder, model, [{"input_ids": row} for row in rows], settings, processing_class=tokenizer
+        folder,
+        model,
+        [{"input_ids": row} for row in rows],
+        settings,
+        processing_class=tokenizer,
+        token_counts=token_counts,
     )
 
 
@@ -82,6 +87,42 @@ def test_headless_trains_every_parameter_of_every_architecture(
     assert set(after) <= set(state)
     for key, value in after.items():
         torch.testing.assert_close(state[key], value, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_sampled_softmax_trains_the_trunk_and_the_head_of_every_architecture(
+    name, tmp_path, tokenizer_for
+):
+    model = make_model(name, lm=True)
+    drop_pooler(find_trunk(model))
+    before = copy.deepcopy(model.state_dict())
+    counts = torch.ones(300, dtype=torch.long)
+    trainer = trainer_of("sampled_softmax", model, tmp_path, tokenizer_for(name), counts)
+    trainer.train()
+    losses = logged(trainer)
+    assert len(losses) == 2 and all(math.isfinite(loss) for loss in losses)
+
+    after = trainer.model.state_dict()
+    # Sines, which nothing trains.
+    frozen = ["roformer.encoder.embed_positions.weight"] if name == "roformer" else []
+    assert [key for key in after if torch.equal(before[key], after[key])] == frozen
+
+
+# End in an RMSNorm without a bias in the head, or have layers in the head that cannot be the
+# identity.
+WITHOUT_FREE_HEAD = [
+    "albert", "electra", "eurobert", "gemma", "llama", "olmo2", "opt-projected", "qwen3"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_which_architectures_have_a_free_head(name):
+    trunk, counts = make_model(name), torch.arange(300)
+    if name not in WITHOUT_FREE_HEAD:
+        attach_lm_head(trunk, counts)
+        return
+    with pytest.raises(ValueError, match=f"{type(make_model(name, lm=True)).__name__}"):
+        attach_lm_head(trunk, counts)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
