@@ -158,12 +158,14 @@ class World:
 
     def provide(self, name: str, given: dict[str, list]) -> None:
         """Make what the command names and is not there."""
-        for flag in ("config_name", "tokenizer_name", "model_name_or_path"):
+        for flag in ("config_name", "tokenizer_name", "model_name_or_path", "compare"):
             for source in given.get(flag, []):
                 if list(Path().glob(source)):
                     continue
                 if name == "glue" and predicts_alone(given):
                     self.classifier(source)
+                elif name == "lm-eval":
+                    self.language_model(source)
                 else:
                     self.model(source.replace("*", "5"), "mlm" if name == "glue" else "clm")
         for source in given.get("dataset_name", []):
@@ -204,6 +206,15 @@ class World:
 
             counts = torch.ones(len(tokenizer), dtype=torch.long)
             save_token_counts(Path(folder), counts, {"tokens_seen": 1000.0, "train_seconds": 1.0})
+
+    def language_model(self, folder: str) -> None:
+        """A tiny decoder with a head, as ``lm-head`` would have left it."""
+        tokenizer = self.tokenizers["clm"]
+        kind, sizes = KINDS["pythia"]
+        torch.manual_seed(len(folder))  # models of different names differ
+        config = AutoConfig.for_model(kind, vocab_size=len(tokenizer), **sizes)
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
     def classifier(self, folder: str) -> None:
         """A fine-tuned model, as it is kept of a task of one's own."""
