@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch  # noqa: F401  # help, printed without it, forbids its import to later tests
 
 import headless_trainer
 from headless_trainer.cli.main import LAUNCH_CONFIGS
