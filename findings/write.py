@@ -16,6 +16,7 @@ from findings import (
     from_scratch,
     gpu,
     heads,
+    items,
     learned,
     pictures,
     questions,
@@ -129,6 +130,9 @@ def front_page_table(cards: dict[str, Card]) -> str:
 BLOCKS: tuple[tuple[str, str, Callable[[dict[str, Card]], str]], ...] = (
     ("docs/will_i_gain.md", "gpu steps", gpu.steps_table),
     ("docs/will_i_gain.md", "cpu steps", speed.steps_table),
+    ("examples/items/README.md", "measured", items.measured_table),
+    ("examples/items/README.md", "published", items.published_table),
+    ("examples/items/README.md", "in-batch negatives", items.in_batch_table),
 )
 
 
