@@ -174,7 +174,14 @@ class World:
             (Path(source) / "README.md").write_text(
                 f"---\nconfigs:\n- config_name: {config}\n  data_files: train.jsonl\n---\n"
             )
-        for flag in ("train_file", "validation_file", "eval_old_file", "test_file", "data_files"):
+        for flag in (
+            "train_file",
+            "validation_file",
+            "replay_file",
+            "eval_old_file",
+            "test_file",
+            "data_files",
+        ):
             for source in given.get(flag, []):
                 path = Path(source.rpartition("=")[2].replace("*", "1"))
                 if not path.exists():
