@@ -48,6 +48,15 @@ def _has_no_decay(args) -> bool:
     return not 0 < decay_steps <= steps_after_warmup
 
 
+def _has_no_negatives(args) -> bool:
+    """Whether each pool would hold a single target, and nothing that is drawn: its loss is zero."""
+    if args.pool_size != 1 or args.negatives != "micro_batch":
+        return False
+    if args.sampled_negatives is None:  # the default, which is above 0 in sampled_softmax alone
+        return args.objective != "sampled_softmax"
+    return args.sampled_negatives == 0
+
+
 def _is_parallel(args) -> bool:
     """Whether rows or matrices are split between processes, by tensor or context parallelism."""
     sizes = [getattr(args.parallelism_config, f"{way}_size", 1) for way in ("tp", "cp", "sp")]
@@ -77,6 +86,7 @@ RANGES = (
     *outside("output_dir", "name a folder", bool),
     *outside("adam_beta1 adam_beta2", "be at least 0 and below 1", lambda beta: 0 <= beta < 1),
     *outside("dataloader_num_workers", "not be negative", lambda value: value >= 0),
+    *outside("seed data_seed", "be between 0 and 4294967295", lambda value: 0 <= value < 2**32),
     *outside(
         "gradient_accumulation_steps per_device_train_batch_size per_device_eval_batch_size",
         *ONE_OR_MORE,
@@ -158,6 +168,12 @@ RANGES = (
 PRETRAINING = (
     *RANGES,
     *outside("pool_size eval_pool_size", *ONE_OR_MORE),
+    Refusal(
+        "pool_size",
+        "a target alone in its pool has no negatives, so nothing would be learned: raise it, or "
+        "add sampled_negatives",
+        _has_no_negatives,
+    ),
     *outside("sampled_negatives exact_every", "not be negative", lambda value: value >= 0),
     *outside("muon_learning_rate", "be above 0 and finite", lambda value: 0 < value < math.inf),
     *outside("mlm_probability", "be above 0 and below 1", lambda value: 0 < value < 1),

@@ -97,6 +97,8 @@ from .window import LogAtSaves, TrainingWindow
 
 logger = logging.getLogger(__name__)
 
+# Nats between the losses of equal and of perfect scores; pools of two candidates have far more.
+SMALLEST_GAP = 1e-6
 # Private methods overridden below, because transformers has no event there.
 # tests/library_contract.py gives the reasons.
 PRIVATE_OVERRIDES = (
@@ -138,6 +140,13 @@ def check_trainable(
     head_class.check(trunk, args)
     check_trained_weights(model, trunk, args)
     return TargetMaker(args.task, model, tokenizer, args)
+
+
+def _has_equal_candidates(logs: dict[str, float]) -> bool:
+    """Return whether the losses of equal scores and of perfect ones are the same in a log."""
+    if "random_guess_loss" not in logs:  # of an objective that does not log it
+        return False
+    return logs["random_guess_loss"] - logs["loss_floor"] < SMALLEST_GAP
 
 
 class PretrainingTrainer(Trainer):
@@ -528,6 +537,12 @@ class PretrainingTrainer(Trainer):
                 logger.warning(
                     "No row had a target since the last log: nothing was learned. Are all "
                     "'labels' -100, or all of a mask such as completion_mask 0?"
+                )
+            elif _has_equal_candidates(logs):
+                logger.warning(
+                    "Every pool has held a single candidate since the last log: nothing was "
+                    "learned. Raise per_device_train_batch_size, use negatives 'step', or add "
+                    "sampled_negatives."
                 )
         super().log(logs, start_time)
 

@@ -118,6 +118,23 @@ def test_logs_without_a_target_are_warnings(tmp_path, caplog, targets, warnings)
     assert caplog.text.count("No row had a target since the last log") == warnings
 
 
+@pytest.mark.parametrize(("rows_at_once", "warnings"), [(1, 3), (2, 0)])
+def test_logs_of_pools_of_one_candidate_are_warnings(tmp_path, caplog, rows_at_once, warnings):
+    rows = [
+        {"input_ids": [1 + row % 7, 2, 3 + row], "labels": [-100, -100, 3 + row]}
+        for row in range(8)
+    ]
+    settings = {
+        "task": "clm",
+        "max_steps": 4,
+        "logging_steps": 2,
+        "per_device_train_batch_size": rows_at_once,
+    }
+    make_trainer(tmp_path, tiny_model("clm"), rows, settings).train()
+    # After the first, the second and the fourth step.
+    assert caplog.text.count("a single candidate since the last log") == warnings
+
+
 def test_tensorboard_gets_every_name(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
