@@ -71,6 +71,7 @@ class Card:
     would_change: str  # what might give another answer
     records: Sequence[str]  # folders of the results.json files, from the root of the repository
     picture: str = ""  # its path from the root of the repository
+    short_figure: str = ""  # one numeral, for the front page
 
     def __post_init__(self) -> None:
         words = len(self.text.split())

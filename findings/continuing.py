@@ -145,6 +145,8 @@ def gemma() -> Card:
         "and keeps less of its English",
         figure=f"English perplexity {figure(sampled['old'])} against {figure(exact['old'])}, "
         f"French {figure(sampled['new'])} and {figure(exact['new'])}",
+        short_figure=f"{percent(-below(sampled['old'], exact['old']))} higher perplexity on old "
+        "texts",
         text="At equal tokens both learn the French texts alike. No run trains English, and its "
         "perplexity falls in both. Sampled softmax stays behind there, and only the exact "
         "softmax improves accuracy.",

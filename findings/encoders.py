@@ -171,6 +171,7 @@ def is_glue_better() -> Card:
         question="Are headless encoders better on GLUE?",
         answer="No clear difference on five tasks of GLUE",
         figure=f"average {rows[3][2]} against vanilla's {rows[3][3]}",
+        short_figure="none that is clear",
         text="The averages of SST-2, CoLA, MRPC, RTE and STS-B are within a point of each other "
         "with both losses and both lengths. The paper reports a gain of 0.9 for larger models.",
         columns=("tokens", "fine-tuning", "headless", "vanilla", "headless minus vanilla"),

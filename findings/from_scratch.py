@@ -55,6 +55,8 @@ def does_the_lead_last() -> Card:
         answer="Vanilla overtakes after about seven million tokens",
         figure=f"perplexity {figure(headless['perplexity'])} against vanilla's "
         f"{figure(vanilla['perplexity'])} after 25 M tokens",
+        short_figure=f"{percent(-below(headless['perplexity'], vanilla['perplexity']))} higher "
+        "perplexity in the end",
         text="With the targets of one small batch as candidates, headless training leads early and "
         "trails late, since a batch of about a thousand targets cannot tell finer scores apart. "
         "Larger pools remove most of the deficit.",
@@ -235,6 +237,8 @@ def who_leads_in_equal_time() -> Card:
         figure=f"perplexity {figure(headless['perplexity'])} against vanilla's "
         f"{figure(vanilla['perplexity'])} in {figure(headless['seconds'] / 60, 0)} and "
         f"{figure(vanilla['seconds'] / 60, 0)} minutes",
+        short_figure=f"{percent(below(headless['perplexity'], vanilla['perplexity']))} lower "
+        "perplexity",
         text="A headless step of this narrow model takes about a fifth of a vanilla step, so "
         "headless reads five times as many tokens. At equal tokens it is vanilla that leads in "
         "the end.",

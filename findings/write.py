@@ -40,7 +40,13 @@ TOPICS = (
     learned,
 )
 # What the front page shows, by the names of the cards.
-FRONT_PAGE: tuple[str, ...] = ()
+FRONT_PAGE = (
+    "does_the_lead_last",
+    "who_leads_in_equal_time",
+    "continue_gemma",
+    "gpu_decoders",
+    "is_glue_better",
+)
 FOLDER = "docs/findings"
 # Cards of runs whose outcome is no figure of a results.json.
 TITLE_BY_HAND = "Reliability, long documents and processes"
@@ -119,15 +125,16 @@ def question_and_answer(name: str) -> tuple[str, str]:
 
 
 def front_page_table(cards: dict[str, Card]) -> str:
-    rows = [
-        (cards[name].question, f"[{cards[name].answer}]({FOLDER}/{name}.md)", cards[name].figure)
-        for name in FRONT_PAGE
-    ]
-    return markdown(("question", "answer", "figure"), rows)
+    rows = []
+    for name in FRONT_PAGE:
+        card = cards[name]
+        rows.append((card.question, f"[{card.answer}]({FOLDER}/{name}.md)", card.short_figure))
+    return markdown(("question", "answer", "against the exact softmax"), rows)
 
 
 # Tables on pages that are written by hand: the page, the name of the place, what stands there.
 BLOCKS: tuple[tuple[str, str, Callable[[dict[str, Card]], str]], ...] = (
+    ("README.md", "front page", front_page_table),
     ("docs/will_i_gain.md", "gpu steps", gpu.steps_table),
     ("docs/will_i_gain.md", "cpu steps", speed.steps_table),
     ("examples/items/README.md", "measured", items.measured_table),
