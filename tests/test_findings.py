@@ -125,6 +125,29 @@ def test_recipes_are_level_if_neither_range_nor_test_separates_them():
     assert not comparisons.level("headless", "slow")(RUNS)
 
 
+def test_a_difference_is_unclear_if_its_interval_holds_zero():
+    spread = {"a": {"perplexity": [1.0, 2.0, 3.0]}, "b": {"perplexity": [1.5, 1.5, 3.0]}}
+    assert comparisons.unclear("a", "b")(spread)
+    steady = {"a": {"perplexity": [1.0, 2.0, 3.0]}, "b": {"perplexity": [1.5, 2.5, 3.6]}}
+    assert not comparisons.unclear("a", "b")(steady)
+
+
+def test_means_are_about_the_same_or_a_share_of_each_other():
+    runs = {"a": {"seconds": [100.0]}, "b": {"seconds": [101.0]}, "c": {"seconds": [200.0]}}
+    assert comparisons.about("a", "b", "seconds")(runs)
+    assert not comparisons.about("a", "c", "seconds")(runs)
+    assert comparisons.share("a", "c", 0.45, 0.55, "seconds")(runs)
+    assert not comparisons.share("a", "b", 0.45, 0.55, "seconds")(runs)
+
+
+def test_several_statements_about_a_part_of_the_results_hold_only_together():
+    results = {"runs": RUNS}
+    true = comparisons.below("headless", "slow")
+    false = comparisons.below("slow", "headless")
+    assert comparisons.within("runs", comparisons.all_of(true, true))(results)
+    assert not comparisons.within("runs", comparisons.all_of(true, false))(results)
+
+
 def test_an_entry_of_a_list_has_the_values_of_all_its_pretrainings():
     listed = [
         {"head": "free", "seed": 0, "scores": {"sst2": 1.0}},
