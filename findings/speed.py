@@ -170,7 +170,7 @@ def small_pools() -> Card:
             rates=NO_RATES,
         ),
         would_change="Wider models, whose loss is a smaller part of a step. Smaller pools may cost "
-        "quality.",
+        "[a little quality](do_smaller_pools_harm.md).",
         records=(DECODER,),
     )
 
