@@ -42,7 +42,6 @@ def main(
         learning_rate=1e-4,
         lr_scheduler_type="cosine",
         warmup_steps=0.05,
-        sparse_embedding_updates=True,
         eval_on_start=True,
         eval_strategy="steps",
         eval_steps=0.25,
