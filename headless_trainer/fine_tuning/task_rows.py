@@ -226,6 +226,7 @@ def to_texts(task: Task, table: pa.Table, where: str) -> list[list[list[str]]]:
     ``where`` names the source of the rows in errors.
     """
     columns = [_text_column(table, name, where) for name in task.columns]
+    _warn_of_rows_without_text(task, columns, where)
     if task.form == "wic":
         columns += [column_of(table, name, where).to_pylist() for name in MARK_COLUMNS]
     to_candidates: Callable[..., list[list[str]]] = {
@@ -249,6 +250,22 @@ def _text_column(table: pa.Table, name: str, where: str) -> list[str]:
     if not is_text(column.type):
         raise ValueError(f"the column {name!r} of {where} must hold text, got {column.type}.")
     return column.to_pylist()
+
+
+def _warn_of_rows_without_text(task: Task, columns: list[list[str]], where: str) -> None:
+    """Warn of rows of which all texts are empty or white space: a model can only guess there."""
+    without = 0
+    for texts in zip(*columns, strict=True):
+        if not "".join(texts).strip():
+            without += 1
+    if without:
+        logger.warning(
+            "%s of %s rows of %s have no text in %s. They are kept, and count in every score.",
+            f"{without:,}",
+            f"{len(columns[0]):,}",
+            where,
+            " and ".join(map(repr, task.columns)),
+        )
 
 
 def _segments(*segments: str) -> list[list[str]]:

@@ -235,3 +235,15 @@ def test_a_hash_of_rows_is_that_of_their_values_and_of_the_names_of_classes():
         len({rows_hash(cola, rows), rows_hash(renamed, rows), rows_hash(cola, rows.select([1, 0]))})
         == 3
     )
+
+
+def test_rows_without_any_text_are_warned_of_and_kept(caplog):
+    task = dataclasses.replace(TASKS["mrpc"], columns=("first", "second"))
+    table = pa.table({"first": ["One.", "", " "], "second": ["Two.", "Three.", ""]})
+    with caplog.at_level(logging.WARNING):
+        texts = task_rows.to_texts(task, table, "train_file 'x.csv'")
+    assert len(texts) == 3
+    assert "1 of 3 rows of train_file 'x.csv' have no text in 'first' and 'second'" in caplog.text
+    caplog.clear()
+    task_rows.to_texts(task, table[:2], "train_file 'x.csv'")
+    assert caplog.text == ""
