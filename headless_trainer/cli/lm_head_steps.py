@@ -42,6 +42,7 @@ def make_language_model(
     config = loading.load_config(model_args)
     check_headless(config, name)
     tokenizer = loading.load_tokenizer(model_args)
+    loading.warn_of_other_tokenizer(model_args, tokenizer)
     with sources.source("model_name_or_path", name):
         trunk = load_trunk(name, dtype="auto", **loading.hub_arguments(model_args))
     check_vocabulary(trunk, tokenizer, name, "leave --tokenizer_name out")

@@ -243,6 +243,8 @@ def make_rows(
         for split in documents:
             with texts_named(split):
                 all_rows = tokenized_rows(documents[split], tokenizer, model_args, data_args, args)
+                if data_args.streaming and split == "validation" and is_evaluated(args):
+                    next(iter(all_rows), None)  # texts of less than a row fail now, not at the end
             limit = limits.get(split, data_args.max_eval_samples)
             rows[split] = packing.first_rows(all_rows, limit)
     return rows

@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 # Weights are stored and updated in float32, for a checkpoint of any precision; bf16 and fp16 affect
 # only computation.
 MASTER_DTYPE = torch.float32
+# Share of a checkpoint's tokens; special ones may have been renamed.
+MOST_OTHER_IDS = 0.01
 # Architectures whose first position is the one after the padding id.
 POSITIONS_AFTER_PADDING = (
     "roberta",
@@ -173,8 +175,9 @@ def find_tokenizer(
     is_first = training_args.process_index == 0
     if not args.train_tokenizer:
         tokenizer = load_tokenizer(args)
-        if is_first and args.vocab_size != ModelArguments.vocab_size:
-            _warn_of_other_size(args.vocab_size, tokenizer)
+        if is_first:
+            warn_of_other_tokenizer(args, tokenizer)
+            _warn_of_other_size(args, tokenizer)
         return tokenizer
     folder = Path(resume) if resume else Path(training_args.output_dir, "tokenizer")
     if is_first and not resume:
@@ -194,15 +197,40 @@ def find_tokenizer(
     return AutoTokenizer.from_pretrained(folder)
 
 
-def _warn_of_other_size(vocab_size: int, tokenizer: PreTrainedTokenizerBase) -> None:
-    size = id_count(tokenizer)
-    if vocab_size != size:
+def warn_of_other_tokenizer(args: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Warn of a tokenizer that gives other ids to tokens of the checkpoint's own."""
+    if args.tokenizer_name is None or args.model_name_or_path is None:
+        return
+    own_tokenizer = tokenizer_of_checkpoint(args)
+    if own_tokenizer is None:
+        return
+    ids = tokenizer.get_vocab()
+    own_ids = own_tokenizer.get_vocab()
+    differing = sum(ids.get(token) != number for token, number in own_ids.items())
+    if differing > MOST_OTHER_IDS * len(own_ids):
         logger.warning(
-            "vocab_size is %s but the loaded tokenizer has %s tokens: add --train_tokenizer to "
-            "train one of that size.",
-            vocab_size,
-            size,
+            "tokenizer_name is %r, which gives other ids to %s of the %s tokens of %r: their rows "
+            "in the embedding will stand for other tokens.",
+            args.tokenizer_name,
+            f"{differing:,}",
+            f"{len(own_ids):,}",
+            args.model_name_or_path,
         )
+
+
+def _warn_of_other_size(args: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> None:
+    size = id_count(tokenizer)
+    if args.vocab_size in (ModelArguments.vocab_size, size):
+        return
+    remedy = "add --train_tokenizer to train one of that size"
+    if args.model_name_or_path is not None:
+        remedy = "leave it out"
+    logger.warning(
+        "vocab_size is %s but the loaded tokenizer has %s tokens: %s.",
+        args.vocab_size,
+        size,
+        remedy,
+    )
 
 
 def load_model(

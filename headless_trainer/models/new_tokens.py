@@ -42,6 +42,12 @@ def add_rows(
     rows = model.get_input_embeddings().num_embeddings
     size = id_count(tokenizer)
     if size <= rows:
+        logger.info(
+            "resize_embeddings: the embedding keeps its %d rows, since the tokenizer's %d ids have "
+            "one each.",
+            rows,
+            size,
+        )
         return
     pieces = pieces_of_new_tokens(tokenizer, old_tokenizer or tokenizer, rows)
     own = own_modules(model)

@@ -536,7 +536,8 @@ class PretrainingTrainer(Trainer):
             if not logs["predicted_tokens"]:
                 logger.warning(
                     "No row had a target since the last log: nothing was learned. Are all "
-                    "'labels' -100, or all of a mask such as completion_mask 0?"
+                    "'labels' -100, or all of a mask such as completion_mask 0, or are rows too "
+                    "short for mlm_probability?"
                 )
             elif _has_equal_candidates(logs):
                 logger.warning(

@@ -152,6 +152,7 @@ PRETRAIN = {
     f"{RUN} --lr_scheduler_kwargs {{bad": "must be a JSON object, got '{bad'",
     f"{RUN} --max_seq_length 64": "max_seq_length is 64 but ... 32 positions",
     f"{DECODER} {NEW}": "No texts are named ... --train_file",
+    f"{RUN} --streaming --do_eval --validation_file short.txt --max_seq_length 32": "max_seq_length is 32 but ... the held-out documents",
     f"{RUN} --streaming --max_steps -1": "streaming is True but",
     f"{RUN} --streaming --train_sampling_strategy sequential": "train_sampling_strategy is 'sequential' but",
     f"{RUN} --streaming --logging_strategy epoch": "logging_strategy is 'epoch' but",

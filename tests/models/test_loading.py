@@ -197,6 +197,41 @@ def test_the_tokenizer_of_the_model_or_the_one_that_is_named(checkpoint, mlm_tok
     assert load_tokenizer(args).mask_token == "[MASK]"
 
 
+def test_a_tokenizer_of_other_ids_than_the_checkpoints_is_warned_of(
+    checkpoint, clm_tokenizer, mlm_tokenizer, tmp_path, caplog
+):
+    larger = copy.deepcopy(clm_tokenizer)
+    larger.add_tokens(["the miller crossed"])
+    larger.save_pretrained(tmp_path / "larger")
+    mlm_tokenizer.save_pretrained(tmp_path / "other")
+    training_args = HeadlessTrainingArguments(
+        output_dir=str(tmp_path), task="clm", use_cpu=True, report_to="none"
+    )
+
+    def found(name: str):
+        names = {"model_name_or_path": str(checkpoint), "tokenizer_name": str(tmp_path / name)}
+        return find_tokenizer(ModelArguments(**names), training_args, (), 16, None)
+
+    found("larger")
+    assert caplog.text == ""
+    found("other")
+    assert "tokenizer_name is" in caplog.text
+    assert str(tmp_path / "other") in caplog.text
+    assert "of the 300 tokens" in caplog.text
+
+
+def test_a_checkpoint_with_another_vocab_size_is_not_told_to_train_a_tokenizer(
+    checkpoint, tmp_path, caplog
+):
+    training_args = HeadlessTrainingArguments(
+        output_dir=str(tmp_path), task="clm", use_cpu=True, report_to="none"
+    )
+    args = ModelArguments(model_name_or_path=str(checkpoint), vocab_size=9_000)
+    find_tokenizer(args, training_args, (), 16, None)
+    assert "vocab_size is 9000 but the loaded tokenizer has 300 tokens" in caplog.text
+    assert "train_tokenizer" not in caplog.text
+
+
 def test_a_mask_token_is_added_or_an_existing_token_taken(checkpoint):
     plain = load_tokenizer(ModelArguments(model_name_or_path=str(checkpoint)))
     assert plain.mask_token is None

@@ -1,6 +1,7 @@
 """Rows of new tokens start from the mean of the rows of their pieces, in everything that scores."""
 
 import copy
+import logging
 
 import pytest
 import torch
@@ -145,3 +146,11 @@ def test_the_mark_of_a_continued_word_is_no_text():
     old = train_tokenizer(["abc abc ba"], kind="wordpiece", vocab_size=300, task="mlm")
     expected = old("ba", add_special_tokens=False)["input_ids"]
     assert pieces(old, {"##ba": 300}) == {300: expected}
+
+
+def test_that_no_row_is_added_is_said(tmp_path, clm_tokenizer, caplog):
+    model = make_model("gpt2", lm=True, vocab_size=310)
+    with caplog.at_level(logging.INFO):
+        kept = loaded(save(tmp_path, model, clm_tokenizer), clm_tokenizer)
+    assert kept.get_input_embeddings().num_embeddings == 310
+    assert "resize_embeddings: the embedding keeps its 310 rows" in caplog.text
