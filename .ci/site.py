@@ -12,9 +12,10 @@ PATTERNS = (
     "studies/*.md",
     "studies/results/*/results.*",
     "benchmarks/results/*/results.*",
+    "examples/*.py",
     "examples/items/**/*.md",
 )
-SUFFIXES = (".md", ".png", ".json", ".cff")
+SUFFIXES = (".md", ".png", ".json", ".cff", ".py")
 
 
 def on_files(files, config):
