@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import shlex
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -64,6 +63,7 @@ class StepComparison:
     rows: str
     distinct: float
     machine: str
+    flags: list[str]  # of the command
     measured: dict[str, Measurements]
 
     @property
@@ -147,7 +147,7 @@ class StepComparison:
                 "head_share": head_share(of, self.measured),
                 "parameters": of.parameters,
             }
-        command = shlex.join(["headless-trainer", "compare-steps", *sys.argv[1:]])
+        command = shlex.join(["headless-trainer", "compare-steps", *self.flags])
         origin = {"Command": command, **software(), "Machine": self.machine}
         described = ("model", "task", "has_head", "shape", "precision", "rows", "distinct")
         return {
@@ -201,6 +201,7 @@ def compare_steps(
             rows, args.per_device_train_batch_size * args.gradient_accumulation_steps
         ),
         machine=f"{hardware(args.device)}, {count(torch.get_num_threads(), 'thread')}",
+        flags=argv,
         measured=measured,
     )
 

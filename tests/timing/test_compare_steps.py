@@ -440,6 +440,8 @@ def test_the_comparison_in_python_takes_rounds_and_readings():
     assert list(comparison.measured) == ["trunk", "vanilla"]
     assert [len(turn) for turn in comparison.measured["trunk"].seconds] == [3, 3]
     assert isinstance(comparison.text(), str)
+    command = comparison.as_json()["origin"]["Command"]
+    assert command.split()[:4] == ["headless-trainer", "compare-steps", *argv[:2]]
 
 
 def test_a_launcher_is_refused(monkeypatch):
