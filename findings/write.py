@@ -42,10 +42,10 @@ TOPICS = (
 # What the front page shows, by the names of the cards.
 FRONT_PAGE = (
     "does_the_lead_last",
+    "do_larger_pools_close_the_gap",
     "who_leads_in_equal_time",
     "continue_gemma",
     "gpu_decoders",
-    "is_glue_better",
 )
 FOLDER = "docs/findings"
 # Cards of runs whose outcome is no figure of a results.json.
