@@ -211,7 +211,8 @@ def what_do_larger_pools_cost() -> Card:
         conditions=Conditions(
             model=SMALL_DECODER,
             vocabulary="as in the table",
-            tokens="a step of 8 rows of 128, drawn as frequently as in a text",
+            tokens="a step of 8 rows of 128, drawn as frequently as in a text; measured before the "
+            "command clipped gradients",
             machine="one thread of an AMD EPYC; the exact step takes "
             + ", ".join(
                 f"{figure(times[size]['exact softmax']['milliseconds'], 0)} ms" for size in sizes

@@ -160,13 +160,13 @@ def test_columns_that_say_nothing_of_targets_stay():
         "tokens": ["a", "b", "c"],
         "offset_mapping": [(0, 1), (1, 2), (2, 3)],
         "pos_tags": ["N", "V", "N"],
-        "seq_lengths": [2, 1],
+        "sentence_lengths": [2, 1],
         "length": 3,
         "text": "abc",
     }
     collate = PaddingCollator(None)
     assert list(collate([row])) == ["input_ids"]
-    later = row | {"seq_lengths": [1, 1, 1]}  # as many documents as tokens, by chance
+    later = row | {"sentence_lengths": [1, 1, 1]}  # as many sentences as tokens, by chance
     assert list(collate([later])) == ["input_ids"]
 
 
