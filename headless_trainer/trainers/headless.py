@@ -124,8 +124,8 @@ class HeadlessTrainer(PretrainingTrainer):
         """Return a copy of the trunk with its free head, ready to generate or fill masks: see
         `attach_lm_head`.
         """
-        if self.rows is not None:
-            self.rows.catch_up()
+        if self.sparse_rows is not None:
+            self.sparse_rows.catch_up()
         counts, share = self.all_token_counts().cpu(), drawn_share_of(run_totals(self))
         return attach_lm_head(self.model, counts, drawn_share=share, head_class=self.head_class)
 

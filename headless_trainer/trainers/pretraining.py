@@ -166,8 +166,8 @@ class PretrainingTrainer(Trainer):
     Attributes:
         head: scores tokens; a `CandidateHead` or a `VocabularyHead`.
         window: figures since the last log; ``window.add(name, value)`` logs another.
-        rows: updates only the embedding rows that a step reads; None if the whole embedding is
-            updated.
+        sparse_rows: updates only the embedding rows that a step reads; None if the whole embedding
+            is updated.
         stream: the stream that is read; None if the rows are in memory.
         saved_dtype: dtype of the final model; None to keep the dtype of training.
         old_eval_dataset: rows of the model's earlier training, which `evaluate` also scores, as
@@ -256,7 +256,7 @@ class PretrainingTrainer(Trainer):
         self.pools = CandidatePools(args, self.head.size, self.host, self.window.add)
         self.finite = FiniteCheck(args)
         self.checkpoint_aside: CheckpointAside | None = None  # the checkpoint being written
-        self.rows = (
+        self.sparse_rows = (
             SparseRows(self.model, args, self.head.row_weights)
             if args.sparse_embedding_updates
             else None
@@ -267,7 +267,7 @@ class PretrainingTrainer(Trainer):
             else None
         )
         self.evaluation: Evaluation | None = None
-        for callback in (self.signal, LogAtSaves(self.window), self.rows, self.stream):
+        for callback in (self.signal, LogAtSaves(self.window), self.sparse_rows, self.stream):
             if callback is not None:
                 self.add_callback(callback)
         # Before the others, so that it does not time them.
@@ -414,8 +414,8 @@ class PretrainingTrainer(Trainer):
             # A bincount would make (V,) numbers in each step.
             self.token_counts.index_add_(0, target_ids, torch.ones_like(target_ids))
         self.log_step(step)
-        if self.rows is not None:
-            self.rows.catch_up(step)
+        if self.sparse_rows is not None:
+            self.sparse_rows.catch_up(step)
         return step.batches, None
 
     def _next_batches(
@@ -494,36 +494,38 @@ class PretrainingTrainer(Trainer):
     ) -> Tensor:
         loss = super().training_step(model, inputs, num_items_in_batch)
         self.finite.watch(self.state.global_step + 1, loss, "The loss")
-        if self.rows is not None and self.args.world_size > 1 and self.accelerator.sync_gradients:
-            self.window.add("row_exchange_bytes", self.rows.average(self.accelerator.gather))
+        exchanges = self.args.world_size > 1 and self.accelerator.sync_gradients
+        if self.sparse_rows is not None and exchanges:
+            received = self.sparse_rows.average(self.accelerator.gather)
+            self.window.add("row_exchange_bytes", received)
         return loss
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         rate = self.args.muon_learning_rate
-        if self.optimizer is not None or (self.rows is None and rate is None):
+        if self.optimizer is not None or (self.sparse_rows is None and rate is None):
             return super().create_optimizer(model)
         optimizer_class, kwargs = self.get_optimizer_cls_and_kwargs(self.args, self.model)
-        if self.rows is not None:
+        if self.sparse_rows is not None:
             optimizer_class = SparseAdamW
-            kwargs = kwargs | {"embeddings": self.rows.weights}
+            kwargs = kwargs | {"embeddings": self.sparse_rows.weights}
         if rate is not None:
             matrices = layer_matrices(self.model)
             kwargs = kwargs | {"matrices": matrices, "muon_lr": rate, "other": optimizer_class}
             optimizer_class = MuonAnd
         self.optimizer_cls_and_kwargs = optimizer_class, kwargs
         optimizer = super().create_optimizer(model)
-        if self.rows is not None:
-            self.rows.use(optimizer if rate is None else optimizer.other)
+        if self.sparse_rows is not None:
+            self.sparse_rows.use(optimizer if rate is None else optimizer.other)
         return optimizer
 
     def _clip_grad_norm(self, model: nn.Module) -> Tensor | float:
-        if self.rows is None:
+        if self.sparse_rows is None:
             return super()._clip_grad_norm(model)
         self.accelerator.unscale_gradients()
         return clip_gradients(self.model.parameters(), self.args.max_grad_norm or math.inf)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: float | None = None) -> float | None:
-        if self.rows is not None and grad_norm is None:
+        if self.sparse_rows is not None and grad_norm is None:
             grad_norm = self._clip_grad_norm(model)  # the parent does not clip: only measure
         return self.finite.watch_norm(super()._get_grad_norm(model, grad_norm), self)
 
@@ -592,8 +594,8 @@ class PretrainingTrainer(Trainer):
     def evaluation_loop(
         self, dataloader: DataLoader, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> EvalLoopOutput:
-        if self.rows is not None:
-            self.rows.catch_up()
+        if self.sparse_rows is not None:
+            self.sparse_rows.catch_up()
         with (
             generators_set_aside(EVALUATION_SEED, self.args.device),
             undivided_weights(self.model),
@@ -807,8 +809,8 @@ class PretrainingTrainer(Trainer):
             )
             around.enter_context(ended_with_launcher())
             around.enter_context(self.roles.told_apart())
-            if self.rows is not None:
-                around.enter_context(self.rows.updated_as_rows())
+            if self.sparse_rows is not None:
+                around.enter_context(self.sparse_rows.updated_as_rows())
             if self.stream is not None:  # it resumes at its own position: there is nothing to skip
                 around.enter_context(with_settings(self.args, ignore_data_skip=True))
             result = super().train(checkpoint, *args, **kwargs)

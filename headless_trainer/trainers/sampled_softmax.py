@@ -160,10 +160,10 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
             if is_exact:
                 whole = self.head.all_within(weight)
                 self.prediction.observe(hidden, whole, bias, self.head.softcap)
-            if is_exact and self.rows is None:
+            if is_exact and self.sparse_rows is None:
                 vectors = whole  # what looking up every token would copy
             else:  # sparse updates need the look-up: its gradient is one of rows
-                is_sparse = self.rows is not None
+                is_sparse = self.sparse_rows is not None
                 vectors = self.head.rows_within(weight, micro_batch.looked_up, is_sparse)
             if bias is not None:
                 bias = bias[micro_batch.looked_up]

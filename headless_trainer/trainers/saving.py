@@ -88,8 +88,8 @@ def write_model(trainer: "PretrainingTrainer", folder: Path, leaves_run: bool) -
     checkpoint for a resumed run.
     """
     args = trainer.args
-    if trainer.rows is not None:
-        trainer.rows.catch_up()
+    if trainer.sparse_rows is not None:
+        trainer.sparse_rows.catch_up()
     keep_padding_id(trainer.model)
     counts = trainer.all_token_counts()
     totals = run_totals(trainer)
