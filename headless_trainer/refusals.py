@@ -10,11 +10,13 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .measures import EVALUATION
 from .objectives import OBJECTIVES, objective_of
 from .processes.launch import shards
+from .settings import AT_LEAST_ONE, SETTINGS
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +31,30 @@ class Refusal:
     when: Callable[[Any], bool] = lambda args: True
 
 
-def outside(names: str, must: str, fits: Callable[[Any], bool]) -> Iterable[Refusal]:
+def outside(names: str, must: str, fits: Callable[[Any], Any]) -> Iterable[Refusal]:
     """Yield a row for each setting, refusing values that do not fit; nan never fits."""
     for name in names.split():
-        yield Refusal(
-            name, f"it must {must}", lambda args, name=name: not fits(getattr(args, name))
-        )
+        yield Refusal(name, f"it must {must}", partial(_is_outside, name, fits))
+
+
+def of_values() -> Iterable[Refusal]:
+    """Yield a row for each setting of ours that not every value suits, as settings.py says."""
+    for setting in SETTINGS:
+        if setting.values is not None:
+            yield from outside(setting.name, *setting.values)
+
+
+def _is_outside(name: str, fits: Callable[[Any], Any], args: Any) -> bool:
+    return not fits(getattr(args, name))
+
+
+def _is_never(event: str, args: Any) -> bool:
+    """Whether an event that should come every so many steps has no number of them."""
+    return getattr(args, f"{event}_strategy") == "steps" and not getattr(args, f"{event}_steps") > 0
+
+
+def _is_each_epoch(event: str, args: Any) -> bool:
+    return getattr(args, f"{event}_strategy") == "epoch"
 
 
 def _has_no_decay(args) -> bool:
@@ -66,7 +86,6 @@ def _is_parallel(args) -> bool:
 LEAVE = "leave it out"
 UNREAD = f"losses, metrics and checkpoints ignore it: {LEAVE}"
 OF_TWO = "drop one of the two"
-ONE_OR_MORE = "be at least 1", lambda value: value >= 1
 ADAMW = ("adamw_torch", "adamw_torch_fused")
 CONSTANT = ("constant", "constant_with_warmup")
 # Schedules that read the metric of each evaluation.
@@ -76,9 +95,7 @@ STEPS = tuple(
     Refusal(
         f"{when}_steps",
         f"it must be above 0 with {when}_strategy 'steps'",
-        lambda a, when=when: (
-            getattr(a, f"{when}_strategy") == "steps" and not getattr(a, f"{when}_steps") > 0
-        ),
+        partial(_is_never, when),
     )
     for when in ("logging", "save", "eval")
 )
@@ -89,7 +106,7 @@ RANGES = (
     *outside("seed data_seed", "be between 0 and 4294967295", lambda value: 0 <= value < 2**32),
     *outside(
         "gradient_accumulation_steps per_device_train_batch_size per_device_eval_batch_size",
-        *ONE_OR_MORE,
+        *AT_LEAST_ONE,
     ),
     *outside(
         "learning_rate weight_decay max_grad_norm",
@@ -167,16 +184,13 @@ RANGES = (
 )
 PRETRAINING = (
     *RANGES,
-    *outside("pool_size eval_pool_size", *ONE_OR_MORE),
+    *of_values(),
     Refusal(
         "pool_size",
         "a target alone in its pool has no negatives, so nothing would be learned: raise it, or "
         "add sampled_negatives",
         _has_no_negatives,
     ),
-    *outside("sampled_negatives exact_every", "not be negative", lambda value: value >= 0),
-    *outside("muon_learning_rate", "be above 0 and finite", lambda value: 0 < value < math.inf),
-    *outside("mlm_probability", "be above 0 and below 1", lambda value: 0 < value < 1),
     Refusal("neftune_noise_alpha", f"its noise would also reach the candidates' vectors: {LEAVE}"),
     Refusal(
         "train_sampling_strategy",
@@ -254,7 +268,7 @@ STREAM = tuple(
     Refusal(
         f"{when}_strategy",
         "train_dataset has no length, so its epochs have no end: use steps",
-        lambda a, when=when: getattr(a, f"{when}_strategy") == "epoch",
+        partial(_is_each_epoch, when),
     )
     for when in ("logging", "save", "eval")
 )
@@ -367,7 +381,7 @@ DATA = (
         lambda a: not a.dataset_name,
     ),
     *outside("max_seq_length", "be at least 2", lambda length: length >= 2),
-    *outside("max_train_samples max_eval_samples preprocessing_num_workers", *ONE_OR_MORE),
+    *outside("max_train_samples max_eval_samples preprocessing_num_workers", *AT_LEAST_ONE),
 )
 
 

@@ -1,12 +1,22 @@
-"""The table of settings that determine a run's weights: what a resume does with another value, and
-where it is shown.
+"""The table of settings that determine a run's weights: which values they may have, what a resume
+does with another value, and where they are shown.
 
 A field of `HeadlessTrainingArguments` needs a row here; a test fails for one that has none. Which
 objectives read a setting stands in objectives.py.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+# The values that a setting may have: what it must do, in words and as a check.
+Values = tuple[str, Callable[[Any], bool]]
+
+AT_LEAST_ONE: Values = ("be at least 1", lambda value: value >= 1)
+NOT_NEGATIVE: Values = ("not be negative", lambda value: value >= 0)
+ABOVE_ZERO: Values = ("be above 0 and finite", lambda value: 0 < value < math.inf)
+BELOW_ONE: Values = ("be above 0 and below 1", lambda value: 0 < value < 1)
 
 OnResume = Literal["refused", "refused with the position", "kept", "free"]
 
@@ -25,11 +35,14 @@ class Setting:
             checkpoint's, with a warning. ``free``: the run goes on with the new value.
         on_card: whether the model card shows it: ``always``, ``if changed`` from the default, or
             ``no``. No token, path or account of a user is ever shown.
+        values: those that it may have beside None; None if its type, or a row of refusals.py, says
+            so.
     """
 
     name: str
     on_resume: OnResume = "free"
     on_card: Literal["always", "if changed", "no"] = "no"
+    values: Values | None = None
 
 
 # In the order in which cards show them.
@@ -54,10 +67,10 @@ SETTINGS = (
     Setting("train_sampling_strategy", "refused with the position", "if changed"),
     Setting("data_seed", "refused with the position", "if changed"),
     Setting("negatives", "free", "if changed"),
-    Setting("pool_size", "free", "if changed"),
-    Setting("sampled_negatives", "free", "if changed"),
-    Setting("exact_every", "free", "if changed"),
-    Setting("muon_learning_rate", "kept", "if changed"),
+    Setting("pool_size", "free", "if changed", AT_LEAST_ONE),
+    Setting("sampled_negatives", "free", "if changed", NOT_NEGATIVE),
+    Setting("exact_every", "free", "if changed", NOT_NEGATIVE),
+    Setting("muon_learning_rate", "kept", "if changed", ABOVE_ZERO),
     Setting("sparse_embedding_updates", "refused", "if changed"),
     Setting("head_bias", "refused", "if changed"),
     Setting("trainer", "refused", "if changed"),
@@ -67,11 +80,11 @@ SETTINGS = (
     Setting("metric_for_best_model", "refused"),
     Setting("freeze_trunk", "refused"),
     Setting("held_out_texts", "refused"),
-    Setting("eval_pool_size", "refused"),
+    Setting("eval_pool_size", "refused", values=AT_LEAST_ONE),
     Setting("length_column_name", "refused with the position"),
     Setting("dataloader_drop_last", "refused with the position"),
     # The card has sentences about these.
-    Setting("mlm_probability"),
+    Setting("mlm_probability", values=BELOW_ONE),
     Setting("isolate_documents"),
     Setting("eval_full_vocabulary"),
 )

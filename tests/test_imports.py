@@ -42,7 +42,7 @@ ALLOWED = {
     "processes": {"signals"},
     "checkpoints": {"files", "signals", "processes"},
     "console": {"measures"},
-    "refusals": {"objectives", "measures", "processes"},
+    "refusals": {"objectives", "settings", "measures", "processes"},
     "hub": {"files", "signals", "checkpoints"},
     "arguments": {
         "command_line",
@@ -92,6 +92,7 @@ ALLOWED = {
     "fine_tuning": {
         "presentation",
         "objective",
+        "settings",
         "files",
         "signals",
         "processes",

@@ -43,6 +43,18 @@ def test_the_optimizers_settings_are_kept_on_resume():
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("name, value", [
+    ("pool_size", 0), ("sampled_negatives", -1), ("exact_every", -1), ("muon_learning_rate", 0.0),
+    ("mlm_probability", 1.0), ("eval_pool_size", 0),
+])  # fmt: skip
+def test_a_value_that_the_table_does_not_allow_is_refused(tmp_path, name, value):
+    settings = {"use_cpu": True, "task": "mlm", "objective": "headless"}
+    if name == "exact_every":
+        settings["objective"] = "sampled_softmax"
+    with pytest.raises(ValueError, match=f"{name} is {value} but it must"):
+        HeadlessTrainingArguments(str(tmp_path), **settings, **{name: value})
+
+
 @pytest.mark.parametrize("shown", [True, False])
 def test_the_card_shows_a_setting_that_differs_from_its_default(tmp_path, shown):
     changed = {"exact_every": 3} if shown else {"eval_pool_size": 3}

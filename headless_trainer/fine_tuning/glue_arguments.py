@@ -2,14 +2,15 @@
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 
 from ..arguments import LoadingArguments, checked
 from ..processes.launch import shards
-from ..refusals import CLASSIFICATION, FOLLOW_SCORES, ONE_OR_MORE, Refusal, outside, refuse
+from ..refusals import CLASSIFICATION, FOLLOW_SCORES, Refusal, outside, refuse
+from ..settings import AT_LEAST_ONE
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the
 # annotations as types.
@@ -101,7 +102,7 @@ def _names_other_columns(args) -> bool:
 
 
 VALUES = (
-    *outside("max_train_samples max_eval_samples early_stopping_patience", *ONE_OR_MORE),
+    *outside("max_train_samples max_eval_samples early_stopping_patience", *AT_LEAST_ONE),
     *outside("max_seq_length", "be at least 4", lambda length: length >= 4),
     *outside("seeds", "be different and not negative", _are_seeds),
     *outside(
@@ -319,6 +320,9 @@ class GlueTrainingArguments(TrainingArguments):
     The paper's values are in the presets paper_glue_*. The fields repeated below have other
     defaults; ``dataloader_pin_memory`` is False without CUDA.
     """
+
+    if TYPE_CHECKING:
+        output_dir: str = ""  # transformers sets it if nobody does
 
     eval_strategy: str = HfArg(
         default="epoch", help="Every epoch is scored; nothing else is accepted."
