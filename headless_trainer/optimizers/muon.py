@@ -2,7 +2,7 @@
 else.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 from unittest import mock
@@ -43,8 +43,8 @@ class MuonAnd(torch.optim.Optimizer):
     Args:
         params: groups of parameters, as for any optimizer. Matrices keep the weight decay of their
             group.
-        matrices: the parameters that Muon updates at ``muon_lr``, on the same schedule as the
-            others.
+        matrices: the parameters that Muon updates, on the same schedule as the others.
+        muon: keyword arguments of `torch.optim.Muon`, of which ``lr`` is required.
         other: class of the optimizer for the rest, which gets the ``kwargs``.
     """
 
@@ -53,23 +53,24 @@ class MuonAnd(torch.optim.Optimizer):
         params: Iterable[dict],
         *,
         matrices: Iterable[nn.Parameter],
-        muon_lr: float,
+        muon: Mapping[str, Any],
         other: type[torch.optim.Optimizer],
         **kwargs: Any,
     ) -> None:
         chosen = {id(parameter) for parameter in matrices}
-        groups: dict[bool, list[dict]] = {True: [], False: []}
+        groups_of_muon: list[dict] = []
+        groups_of_other: list[dict] = []
         for group in params:
-            for is_matrix, kept in groups.items():
-                if own := [
-                    parameter
-                    for parameter in group["params"]
-                    if (id(parameter) in chosen) == is_matrix
-                ]:
-                    kept.append(group | {"params": own})
-        self.other = other(groups[False], **kwargs)
+            chosen_here = [weight for weight in group["params"] if id(weight) in chosen]
+            others_here = [weight for weight in group["params"] if id(weight) not in chosen]
+            if chosen_here:
+                groups_of_muon.append(group | {"params": chosen_here})
+            if others_here:
+                groups_of_other.append(group | {"params": others_here})
+        self.other = other(groups_of_other, **kwargs)
+        # Groups have a weight decay of their own; that of the optimizer is for those without.
         self.muon = torch.optim.Muon(
-            groups[True], lr=muon_lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
+            groups_of_muon, weight_decay=0.0, adjust_lr_fn="match_rms_adamw", **muon
         )
         # Schedules that end above 0 read their base rate in the defaults.
         super().__init__(

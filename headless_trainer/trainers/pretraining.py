@@ -510,7 +510,7 @@ class PretrainingTrainer(Trainer):
             kwargs = kwargs | {"embeddings": self.sparse_rows.weights}
         if rate is not None:
             matrices = layer_matrices(self.model)
-            kwargs = kwargs | {"matrices": matrices, "muon_lr": rate, "other": optimizer_class}
+            kwargs |= {"matrices": matrices, "muon": {"lr": rate}, "other": optimizer_class}
             optimizer_class = MuonAnd
         self.optimizer_cls_and_kwargs = optimizer_class, kwargs
         optimizer = super().create_optimizer(model)
