@@ -194,6 +194,8 @@ class PackedStream(torch.utils.data.IterableDataset):
                 if self.line_by_line:
                     yield from self._lines(ids, lengths, encode.closing_ids, place)
                 else:
+                    # The first tokens of the document at this position are in earlier rows, or
+                    # carried: the document begins that far before what is left of it.
                     starts = len(carried) - place.token + np.append(0, lengths.cumsum())
                     ids = np.concatenate((carried, ids[place.token :]))
                     yield from self._packed(ids, starts, place)
@@ -248,6 +250,8 @@ class PackedStream(torch.utils.data.IterableDataset):
         is_shuffled = self.shuffle_buffer_size > 1
         if is_shuffled:
             files = np.random.default_rng((0, self.seed, begun.epoch)).permutation(files)
+        # With enough files each reader has its own. With fewer, all read every file and take turns
+        # at its documents, or some would have far more to read than others.
         by_file = len(files) >= _FILES_FOR_EACH_READER * readers
         if by_file:
             files = files[number::readers]
@@ -262,7 +266,7 @@ class PackedStream(torch.utils.data.IterableDataset):
                 if not by_file:
                     # Change who gets the first document, so that small blocks reach everyone.
                     order = order[(number - file - block) % readers :: readers]
-                if place[:3] == begun[:3]:
+                if place[:3] == begun[:3]:  # the block in which a resumed pass goes on
                     place = begun
                 order = order[place.document :]
                 sizes = pc.binary_length(texts).to_numpy()[order]

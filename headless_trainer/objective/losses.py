@@ -108,6 +108,7 @@ def candidate_loss(
     """
     missing = -len(candidates) % MULTIPLE.get(hidden.device.type, 1)
     if missing:
+        # Of weight 0, they change neither the loss nor a gradient.
         candidates = F.pad(candidates, (0, 0, 0, missing))
         log_weights = F.pad(log_weights, (0, missing), value=-math.inf)
         if bias is not None:
@@ -196,6 +197,7 @@ def vocabulary_cross_entropy(
     if bias is None:
         bias = hidden.new_zeros(weight.shape[0], dtype=_widen(hidden).dtype)
     with torch.autocast(device_type, enabled=False):
+        # Chunks are summed while they are computed, so they have no losses of single rows.
         if fits or backend == "dense" or reduction == "none":
             scores = capped(_scores(hidden, weight, bias), softcap)
             if log_weights is not None:
@@ -288,6 +290,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             chunk = hidden[start : start + rows]
             target = targets[start : start + rows, None]  # (rows, 1)
             scores = capped(_scores(chunk, weight, bias), softcap)  # (rows, U)
+            # The derivative of the cap, while the capped scores still stand: 1 - tanh^2.
             slope = None if softcap is None else 1 - (scores / softcap).square()
             if log_weights is not None:
                 differ_by_row = log_weights.dim() == 2
@@ -316,6 +319,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 grad_weight.addmm_(residual.T, chunk)
             elif grad_weight is not None:
                 grad_weight += residual.T @ chunk
+        # Gradients instead of inputs: backward has nothing to compute but their factor.
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.dtypes = hidden.dtype, weight.dtype, bias.dtype
         return total

@@ -159,10 +159,12 @@ class SparseAdamW(torch.optim.AdamW):
         return loss
 
     def _update(self, embedding: Tensor, ids: Tensor, gradient: Tensor) -> None:
-        group, state = self._group(embedding), self._row_state(embedding)
+        group = self._group(embedding)
+        state = self._row_state(embedding)
         self._catch_up(embedding, ids)
         beta1, beta2 = group["betas"]
-        rate, step = float(group["lr"]), int(state["step"]) + 1
+        rate = float(group["lr"])
+        step = int(state["step"]) + 1
         _record(state, step, rate, group["weight_decay"], beta1, beta2)
         gradient = gradient.to(_wide(embedding))
         weight, mean, square = self._rows(embedding, ids)
@@ -192,8 +194,10 @@ class SparseAdamW(torch.optim.AdamW):
                 self._catch_up(embedding, chunk)
 
     def _catch_up(self, embedding: Tensor, ids: Tensor) -> None:
-        group, state = self._group(embedding), self._row_state(embedding)
-        ids, step = ids.cpu(), int(state["step"])
+        group = self._group(embedding)
+        state = self._row_state(embedding)
+        ids = ids.cpu()
+        step = int(state["step"])
         last = state["last_step"][ids].long()
         stale = last < step
         ids, last = ids[stale], last[stale]
@@ -210,6 +214,8 @@ class SparseAdamW(torch.optim.AdamW):
         decay, decay1, decay2, move1, epsilon1, move2, epsilon2 = factors[:, :, None]
         rows = ids.to(embedding.device)
         weight, mean, square = self._rows(embedding, rows)
+        # What the moments would have moved the row by in all missed steps, in two terms instead of
+        # as many as steps: see `quadrature`.
         root = square.sqrt()
         push = move1 / (root + epsilon1) + move2 / (root + epsilon2)
         weight = weight.addcmul_(mean, push, value=-1).mul_(decay)
@@ -252,6 +258,8 @@ def _record(
     move = rate * unbiased / (1 - beta1**step) * momentum[-missed:] * undecayed
     epsilon = unbiased * growth[-missed:]
     powers = torch.arange(-1, MOMENTS - 1, dtype=torch.float64)
+    # Rows that were last updated before this step miss it: it belongs into the sums of all of these
+    # earlier steps.
     history[first:step, :MOMENTS] += move[:, None] * epsilon[:, None] ** powers
 
 
@@ -300,6 +308,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tenso
         else:
             gradients.append(parameter.grad)
     norm = torch.nn.utils.get_total_norm(gradients)
+    # Without asking whether it is too large, which would wait for the device.
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
         gradient.mul_(factor)
@@ -307,7 +316,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tenso
 
 
 def average_row_gradients(
-    weight: nn.Parameter, gather: Callable[[Tensor], Tensor], processes: int
+    weight: Tensor, gather: Callable[[Tensor], Tensor], processes: int
 ) -> int:
     """Average a sparse gradient over processes by exchanging only its rows; a dense exchange would
     send ``(V, D)``.
@@ -316,22 +325,20 @@ def average_row_gradients(
     the equally shaped tensors of all processes. Returns the bytes that this process received.
     """
     if weight.grad is None:
-        ids, rows = (
-            torch.empty(0, dtype=torch.long, device=weight.device),
-            weight.new_empty(0, weight.shape[1]),
-        )
+        ids = torch.empty(0, dtype=torch.long, device=weight.device)
+        rows = weight.new_empty(0, weight.shape[1])
     else:
-        own = weight.grad.coalesce()
-        ids, rows = own.indices()[0], own.values()
+        gradient = weight.grad.coalesce()
+        ids = gradient.indices()[0]
+        rows = gradient.values()
+    # Processes have different numbers of rows, but only equal shapes can be gathered.
     lengths = gather(torch.tensor([len(ids)], device=weight.device))
     longest = int(lengths.max())
     if longest == 0:
         return 0
     missing = longest - len(ids)  # padding
-    ids, rows = (
-        gather(nn.functional.pad(ids, (0, missing))),
-        gather(nn.functional.pad(rows, (0, 0, 0, missing))),
-    )
+    ids = gather(nn.functional.pad(ids, (0, missing)))
+    rows = gather(nn.functional.pad(rows, (0, 0, 0, missing)))
     kept = (torch.arange(longest, device=weight.device) < lengths[:, None]).flatten()
     everyone = torch.sparse_coo_tensor(
         ids[kept][None],

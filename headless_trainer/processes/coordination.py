@@ -108,6 +108,7 @@ def first_process_first(args: TrainingArguments, local: bool = True) -> Iterator
     if not several():
         yield
         return
+    # The first process of this machine, by its number among all.
     first = args.process_index - args.local_process_index if local else 0
     # The store where the processes met, which needs no connection between them.
     store = torch.distributed.distributed_c10d._get_default_store()
@@ -139,6 +140,7 @@ def _progress_told(store: torch.distributed.Store, key: str) -> Iterator[None]:
         return update(bar, count)
 
     _listeners.append(tell)
+    # The loops of libraries call nothing of ours, but most of them move a bar.
     tqdm.update = update_and_tell
     try:
         yield

@@ -213,6 +213,7 @@ class Evaluation:
         if is_counted:
             self._sums["rows"] += len(labels)
         else:
+            # The model runs all the same: of a sharded one, each forward needs all processes.
             labels = torch.full_like(labels, IGNORE_INDEX)
         predicted, target_ids = predictions(labels)
         hidden = self._outputs(model, batch, predicted)
