@@ -129,13 +129,13 @@ def main(argv: list[str] | None = None) -> None:
             word.partition("=")[0].strip("-").replace("-", "_") for word in argv
         }:
             argv += docstrings(Path("runs", "docstrings"))
-        headless, _ = make_trainer(*parse_args(KINDS, argv))
+        headless = make_trainer(*parse_args(KINDS, argv))
         logging.getLogger("headless_trainer").setLevel(logging.WARNING)
         transformers_logging.set_verbosity_error()
         folder = Path(headless.args.output_dir)
         args = headless.args
         say(f"headless: {args.max_steps} steps of {args.train_batch_size} rows")
-        train(headless, None)
+        train(headless)
         model = headless.language_model()
         model.save_pretrained(folder / "lm")
         headless.processing_class.save_pretrained(folder / "lm")
@@ -155,12 +155,12 @@ def main(argv: list[str] | None = None) -> None:
             "--max_steps",
             str(4 * args.max_steps),
         ]
-        vanilla, _ = make_trainer(
+        vanilla = make_trainer(
             *parse_args(KINDS, [*argv, *VANILLA, *own, *steps, "--eval_strategy", "no"])
         )
         logging.getLogger("headless_trainer").setLevel(logging.WARNING)
         vanilla.add_callback(Clock(headless.window.train_seconds, warmup=0.1))
-        train(vanilla, None)
+        train(vanilla)
     draw(
         {"headless, with its free head": headless, "with a vocabulary head": vanilla},
         folder / "comparison.png",

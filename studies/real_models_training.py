@@ -19,7 +19,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from transformers.hf_argparser import HfArg
 
 from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
-from headless_trainer.checkpoints.finding import check_output_dir, checkpoint_to_resume
+from headless_trainer.cards.facts import RunFacts
+from headless_trainer.checkpoints.finding import find_start
 from headless_trainer.cli import training
 from headless_trainer.command_line import errors_in_one_line, parse_args
 from headless_trainer.console import log_lines
@@ -30,6 +31,7 @@ from headless_trainer.processes.launch import leave_together
 from headless_trainer.processes.locks import alone_until_exit
 from headless_trainer.signals.handlers import ended_by_signals
 from headless_trainer.trainers.pretraining import PretrainingTrainer
+from headless_trainer.trainers.run import CheckedRun
 
 logger = logging.getLogger(__name__)
 
@@ -55,16 +57,14 @@ def main(argv: list[str] | None = None) -> None:
         model_args, data_args, args, variant = parse_args(classes, argv)
         check(args, variant)
         if variant.chat:
-            trainer, resume = chat_trainer(model_args, data_args, args, variant)
+            trainer = chat_trainer(model_args, data_args, args, variant)
         else:
             make_model = partial(load_model, model_args, args, variant)
-            trainer, resume = training.make_trainer(
-                model_args, data_args, args, make_model=make_model
-            )
+            trainer = training.make_trainer(model_args, data_args, args, make_model=make_model)
         if variant.lora_rank:
             trainer.saved_dtype = None  # a small file, which keeps the dtype of training
     with errors_in_one_line(FloatingPointError, OSError, ImportError):
-        training.train(trainer, resume)
+        training.train(trainer)
         leave_together(trainer.signal.exit_code)
 
 
@@ -111,14 +111,11 @@ def chat_trainer(
     data_args: DataArguments,
     args: HeadlessTrainingArguments,
     variant: VariantArguments,
-) -> tuple[PretrainingTrainer, str | None]:
-    """Make the trainer of a run on conversations, and find the checkpoint to resume
-    from, if any.
-    """
+) -> PretrainingTrainer:
+    """Make the trainer of a run on conversations."""
     log_lines.start_logging(args)
     alone_until_exit(args.output_dir)
-    resume = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
-    check_output_dir(args.output_dir, resume)
+    start = find_start(args.resume_from_checkpoint, args.output_dir)
     set_seed(args.seed)
     config = loading.load_config(model_args)
     tokenizer = loading.load_tokenizer(model_args)
@@ -132,12 +129,13 @@ def chat_trainer(
         eval_dataset=packing.first_rows(rows["test"], data_args.max_eval_samples),
         processing_class=tokenizer,
     )
-    if data_args.eval_old_file:
-        trainer.old_eval_dataset = old_rows(data_args, tokenizer)
+    old = old_rows(data_args, tokenizer) if data_args.eval_old_file else None
+    saved_dtype = None  # as trained, unless the checkpoint had another
     if config.dtype != loading.MASTER_DTYPE:
-        trainer.saved_dtype = config.dtype
+        saved_dtype = config.dtype
+    trainer.take_over(CheckedRun(start, RunFacts(), saved_dtype, old))
     log_lines.use_console(trainer)
-    return trainer, resume
+    return trainer
 
 
 def chat_rows(data_args: DataArguments, tokenizer: PreTrainedTokenizerBase) -> DatasetDict:

@@ -145,6 +145,13 @@ ALLOWED = {
     },
 }
 
+# What defines trainers; the other modules of trainers/ are their parts.
+TRAINERS = {
+    f"trainers.{name}" for name in ("pretraining", "headless", "sampled_softmax", "vanilla")
+}
+PARTS_OF_TRAINERS = sorted(
+    name for name in MODULES if name.startswith("trainers.") and name not in TRAINERS
+)
 ONLY_TORCH = [name for name in MODULES if name.startswith(("objective.", "optimizers."))]
 
 
@@ -197,6 +204,16 @@ def test_a_row_names_only_rows_above_it():
     for name, below in ALLOWED.items():
         assert below <= above, f"{name} may import {below - above}, which has no row above it"
         above.add(name)
+
+
+@pytest.mark.parametrize("name", PARTS_OF_TRAINERS)
+def test_a_part_of_a_trainer_gets_what_it_needs_and_not_the_trainer(name):
+    """Otherwise no reader knows what it reads of a trainer, and what it changes there."""
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert not modules & {trainer.partition(".")[2] for trainer in TRAINERS}
+    parameters = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    assert "trainer" not in parameters
 
 
 @pytest.mark.parametrize("name", ONLY_TORCH)

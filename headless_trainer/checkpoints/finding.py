@@ -4,12 +4,18 @@ import json
 import logging
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from transformers.utils.logging import warning_once
 
 from ..files.manifest import TRAINER_STATE_NAME, WEIGHTS, find_fault
 from ..files.whole import INCOMPLETE_NAME, check_writable
 from ..processes.coordination import on_first_process
+
+if TYPE_CHECKING:  # importing it would take seconds
+    from transformers import TrainerState
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +74,43 @@ def last_whole_checkpoint(folder: str | Path) -> str | None:
     return None
 
 
+def best_checkpoint(state: "TrainerState", run_dir: str | Path) -> str | None:
+    """Return the best checkpoint's folder, also of a run that has been renamed.
+
+    Returns:
+        None if there is none, or if it no longer exists.
+    """
+    as_recorded = state.best_model_checkpoint
+    beside_others = os.path.join(run_dir, f"checkpoint-{state.best_global_step}")
+    for folder in (as_recorded, beside_others):
+        if folder and os.path.isdir(folder):
+            return folder
+    return None
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run starts, found and checked once.
+
+    Attributes:
+        output_dir: the run's folder, an absolute path, which it may write into.
+        checkpoint: the complete checkpoint to resume from; None to start anew.
+    """
+
+    output_dir: str
+    checkpoint: str | None
+
+
+def find_start(value: str | bool | None, output_dir: str, in_python: bool = False) -> Start:
+    """Find the checkpoint that ``resume_from_checkpoint`` names, and check the run's folder.
+
+    The arguments, and the errors, are those of `checkpoint_to_resume` and `check_output_dir`.
+    """
+    checkpoint = checkpoint_to_resume(value, output_dir)
+    check_output_dir(output_dir, checkpoint, in_python)
+    return Start(os.path.abspath(output_dir), checkpoint)
+
+
 def checkpoint_to_resume(value: str | bool | None, output_dir: str | Path) -> str | None:
     """Find the complete checkpoint that ``resume_from_checkpoint`` names.
 
@@ -86,13 +129,14 @@ def checkpoint_to_resume(value: str | bool | None, output_dir: str | Path) -> st
         return None
     if value in ("last", "auto", True, "true", "True"):
         return on_first_process(lambda: _last_to_resume(value, Path(output_dir)))
-    fault = on_first_process(lambda: find_fault(value))
+    folder = str(value)
+    fault = on_first_process(lambda: find_fault(folder))
     if fault is not None:
         raise ValueError(
             f"resume_from_checkpoint {value!r} is not a complete checkpoint: {fault}. Name another "
             "one, or pass --resume_from_checkpoint last for the last complete one."
         )
-    return str(value)
+    return folder
 
 
 def _last_to_resume(value: str | bool, output_dir: Path) -> str | None:
@@ -193,7 +237,8 @@ def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int) -> 
             f"gradient_accumulation_steps {old_rows}, or restart the data with --ignore_data_skip."
         )
     if old_processes != processes:
-        logger.warning_once(  # scripts also check before training
+        warning_once(  # scripts also check before training
+            logger,
             "The checkpoint was written by %s processes and this run has %s: rows and masks stay "
             "the same, except at the end of a pass, but any dropout is drawn anew, so the numbers "
             "will differ from those of the interrupted run.",

@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> None:
         if grid is not None:
             run_grid(grid)
     with errors_in_one_line(FloatingPointError, ValueError, OSError):
-        if rows is not None:
+        if rows is not None and grid is not None:
             jobs = predictions.jobs_of_grid(grid, rows)
         if jobs is not None:
             predictions.write_predictions(jobs, arguments, training)

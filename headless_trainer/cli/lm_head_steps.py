@@ -20,7 +20,7 @@ from ..hub.pushes import HubPushes
 from ..models import loading
 from ..models.candidate_head import load_trunk
 from ..models.lm_head import attach_lm_head
-from ..models.trunk import check_headless, check_vocabulary, infer_task
+from ..models.trunk import check_headless, check_vocabulary, infer_task, input_embedding
 from ..objective.prior import drawn_share_of
 from ..objectives import OBJECTIVES
 from ..processes.locks import alone_until_exit
@@ -89,7 +89,7 @@ def counts_of_corpus(
     )
     rows = training.tokenized_rows(documents["train"], tokenizer, model_args, data_args, args)
     rows = packing.first_rows(rows, data_args.max_train_samples)
-    vocabulary = trunk.get_input_embeddings().num_embeddings
+    vocabulary = input_embedding(trunk).num_embeddings
     packing.check_token_ids(rows, vocabulary, tokenizer)
     return packing.target_counts(
         rows, vocabulary, infer_task(config), tokenizer, args.isolate_documents
@@ -123,8 +123,8 @@ def pretraining_counts(
 
 def make_trainer(
     model_args: ModelArguments, data_args: DataArguments, args: LMHeadArguments
-) -> tuple[PretrainingTrainer, str | None]:
-    """Return the trainer of the head, and the checkpoint to resume from, if any.
+) -> PretrainingTrainer:
+    """Return the trainer of the head.
 
     The head's bias remains a separate parameter until the model is saved.
     """
@@ -144,7 +144,7 @@ def make_trainer(
             model.base_model.requires_grad_(False)
         return model
 
-    trainer, checkpoint = training.make_trainer(
+    trainer = training.make_trainer(
         model_args,
         data_args,
         args,
@@ -156,4 +156,4 @@ def make_trainer(
         # For a headless training that continues the model: without them, its counts would not be
         # those of negatives.
         trainer.window.carry_candidates(totals, trainer.is_world_process_zero())
-    return trainer, checkpoint
+    return trainer

@@ -35,10 +35,10 @@ def main(argv: list[str] | None = None) -> None:
         if not (args.do_train or args.do_eval):
             lm_head_steps.make_language_model(model_args, data_args, args)
             return
-        trainer, checkpoint = lm_head_steps.make_trainer(model_args, data_args, args)
+        trainer = lm_head_steps.make_trainer(model_args, data_args, args)
     with errors_in_one_line(FloatingPointError, OSError, ImportError):
         if args.do_train:
-            training.train(trainer, checkpoint)
+            training.train(trainer)
         else:
             training.finish(trainer, evaluate=True)
         leave_together(trainer.signal.exit_code)

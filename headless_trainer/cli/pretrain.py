@@ -27,10 +27,10 @@ def main(argv: list[str] | None = None) -> None:
         from ..processes.launch import leave_together
         from .training import make_trainer, train
 
-        trainer, checkpoint = make_trainer(*arguments)
+        trainer = make_trainer(*arguments)
     # A loss that is not finite, a full disk, an optimizer that is not installed.
     with errors_in_one_line(FloatingPointError, OSError, ImportError):
-        train(trainer, checkpoint)
+        train(trainer)
         leave_together(trainer.signal.exit_code)
 
 

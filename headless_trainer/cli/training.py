@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ from xxhash import xxh3_128_hexdigest
 from ..arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
 from ..cards.facts import RunFacts
 from ..cards.model_card import write_model_card
-from ..checkpoints.finding import check_output_dir, checkpoint_to_resume
+from ..checkpoints.finding import find_start
 from ..console import log_lines
 from ..corpus import packing, streaming, texts
 from ..corpus.replay import mix_rows
@@ -38,7 +39,7 @@ from ..corpus.row_cache import cache_folder
 from ..files.whole import check_writable
 from ..models import loading
 from ..models.head import Head
-from ..models.trunk import check_one_stack, infer_task, without_adapter
+from ..models.trunk import check_one_stack, infer_task, input_embedding, without_adapter
 from ..objectives import objective_of
 from ..processes.coordination import first_process_first, lost_processes_named
 from ..processes.launch import check_devices
@@ -48,7 +49,7 @@ from ..reporting import run_results
 from ..signals.handlers import NAMES, deferred
 from ..trainers.pretraining import PretrainingTrainer, check_trainable
 from ..trainers.reading import ReadingError, reason_of
-from ..trainers.resume import check_resume
+from ..trainers.run import CheckedRun
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ def make_trainer(
     make_model: MakeModel | None = None,
     token_counts: Tensor | None = None,
     drawn_share: float = 0.0,
-) -> tuple[PretrainingTrainer, str | None]:
+) -> PretrainingTrainer:
     """Make the trainer of a run and everything it needs, with all checks that need no data first.
 
     Sets a missing ``args.task`` to the model's.
@@ -104,25 +105,26 @@ def make_trainer(
             for log q.
 
     Returns:
-        The trainer, and the checkpoint to resume from, if any.
+        The trainer, whose `train` resumes from ``args.resume_from_checkpoint``.
 
     Raises:
         ValueError: for settings, files or a checkpoint that do not fit each other.
     """
     log_lines.start_logging(args)
+    # Before anything looks into the folder: another run may be writing there.
     alone_until_exit(args.output_dir)
-    checkpoint = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
-    check_output_dir(args.output_dir, checkpoint)
+    start = find_start(args.resume_from_checkpoint, args.output_dir)
     check_cache(model_args, data_args)
     config = loading.load_config(model_args)
     check_one_stack(config, type(config).__name__)
     args.task = args.task or infer_task(config)
     trainer_type = trainer_class(args)
     check_run(data_args, args)
-    saved_dtype = None  # of the checkpoint's weights, where training uses another
+    saved_dtype: Any = None  # of the checkpoint's weights, where training uses another
     if model_args.model_name_or_path and config.dtype != loading.MASTER_DTYPE:
         saved_dtype = config.dtype
     loading.check_length(config, data_args.max_seq_length)
+    # The random weights of a new model must not depend on what was drawn so far.
     set_seed(args.seed)
 
     if make_model is None:
@@ -134,7 +136,7 @@ def make_trainer(
         model_args,
         args,
         max_seq_length=data_args.max_seq_length,
-        resume=checkpoint,
+        resume=start.checkpoint,
     )
     make_checked = partial(
         make_checked_model, make_model, config, data_args, args, trainer_type.head_class
@@ -165,7 +167,8 @@ def make_trainer(
     rows = make_rows(documents, tokenizer, model_args, data_args, args)
     if "replay" in rows:
         rows["train"] = mix_rows(rows["train"], rows["replay"], data_args.replay_share, data_seed)
-    vocabulary = model.get_input_embeddings().num_embeddings
+    # An id without a row would fail in the first forward, on a GPU without saying why.
+    vocabulary = input_embedding(model).num_embeddings
     packing.check_token_ids(rows["train"], vocabulary, tokenizer)
     needs_counts = args.head_bias == "prior" or objective_of(args).needs_frequency
     if token_counts is None and needs_counts:
@@ -181,7 +184,7 @@ def make_trainer(
             seed=data_seed,
         )
 
-    make = trainer_type
+    make: Callable[..., PretrainingTrainer] = trainer_type
     if drawn_share:  # only the trainer of an exact head takes it
         make = partial(trainer_type, drawn_share=drawn_share)
     trainer = make(
@@ -193,21 +196,18 @@ def make_trainer(
         processing_class=tokenizer,
         hub_arguments=loading.hub_arguments(model_args),
     )
-    trainer.old_eval_dataset = rows.get("old")
-    trainer.saved_dtype = saved_dtype
     column = named_texts.column
     if column is not None:  # the run's records name the one that was chosen
         data_args = replace(data_args, text_column=column.name)
-    trainer.facts = RunFacts(
+    facts = RunFacts(
         model_args,
         data_args,
         held_out_texts=fingerprint(documents["validation"]),
         uses_chat_template=column is not None and column.template is not None,
     )
-    if checkpoint:  # check before training that it fits this run, and find its position
-        check_resume(trainer, checkpoint)
+    trainer.take_over(CheckedRun(start, facts, saved_dtype, rows.get("old")))
     log_lines.use_console(trainer)
-    return trainer, checkpoint
+    return trainer
 
 
 def make_checked_model(
@@ -323,12 +323,13 @@ def check_libraries(args: HeadlessTrainingArguments) -> None:
             tracker()
     with failures_named(args, "lr_scheduler_type"):
         steps = max(args.max_steps, 1)
+        schedule_settings: Any = args.lr_scheduler_kwargs  # parsed by now
         get_scheduler(
             args.lr_scheduler_type,
             torch.optim.SGD([torch.zeros(1)]),
             args.get_warmup_steps(steps),
             steps,
-            args.lr_scheduler_kwargs,
+            schedule_settings,
         )
     with failures_named(args, "use_liger_kernel"):
         if args.use_liger_kernel:
@@ -365,14 +366,13 @@ def tokenized_rows(
 
 
 @lost_processes_named()
-def train(trainer: PretrainingTrainer, checkpoint: str | None) -> None:
+def train(trainer: PretrainingTrainer) -> None:
     """Train, save, and only then evaluate, report and push, so that no later error loses the model.
 
     Args:
         trainer: what `make_trainer` returned.
-        checkpoint: the checkpoint to resume from, or None.
     """
-    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.train()
     if not trainer.signal.stopped:
         finish(trainer, evaluate=is_evaluated(trainer.args))
     elif trainer.is_world_process_zero():
@@ -418,6 +418,7 @@ def finish(trainer: PretrainingTrainer, evaluate: bool) -> None:
 
 def final_metrics(trainer: PretrainingTrainer) -> dict[str, float]:
     """Return the held-out figures of the final weights, from the last step's evaluation if any."""
+    # The last step may have been evaluated already, by eval_strategy.
     logged = {}
     for logs in trainer.state.log_history:
         if logs["step"] == trainer.state.global_step:

@@ -3,11 +3,13 @@
 Letters used in shapes: N rows, C classes or candidates, T tokens.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import Trainer
+from transformers import PreTrainedModel, Trainer
 
 from ..arguments import with_settings
 from ..checkpoints.stop_on_signal import StopOnSignal
@@ -60,6 +62,7 @@ class ClassificationTrainer(Trainer):
 
     # compute_loss returns each micro-batch's part of the step's loss, so nothing is left to divide.
     loss_is_scaled_for_ga = True
+    model: PreTrainedModel
 
     def __init__(
         self, model=None, args=None, data_collator=None, *, loss: str = "balanced", **kwargs
@@ -75,9 +78,10 @@ class ClassificationTrainer(Trainer):
         check_devices(args)
         args.remove_unused_columns = False  # the rows' columns have names of their own
         # For call_model_init, which the parent calls first.
-        self.processing_class = kwargs.get("processing_class")
+        tokenizer: Any = kwargs.get("processing_class")
+        self.processing_class = tokenizer
         if data_collator is None:
-            data_collator = ClassificationCollator(self.processing_class)
+            data_collator = ClassificationCollator(tokenizer)
         super().__init__(model, args, data_collator, **kwargs)
         check_precision(args, self.model)
         self._make_trainable(self.model)
@@ -198,7 +202,8 @@ class ClassificationTrainer(Trainer):
         return loss
 
     def _get_grad_norm(self, model, grad_norm=None):
-        return self.finite.watch_norm(super()._get_grad_norm(model, grad_norm), self)
+        grad_norm = super()._get_grad_norm(model, grad_norm)
+        return self.finite.watch_norm(self.state.global_step + 1, grad_norm, self.accelerator)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         self.finite.read_all()
@@ -214,7 +219,7 @@ class ClassificationTrainer(Trainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         self.finite.check_weights(self.model, self.state.global_step)
         keep_padding_id(self.model)
-        folder = output_dir or self.args.output_dir
+        folder = str(output_dir or self.args.output_dir)
         with (
             model_aside(folder, self.args.should_save) as aside,
             with_settings(self.args, hub_token=None),

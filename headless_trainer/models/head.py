@@ -60,5 +60,5 @@ class Head(Protocol):
         """Bring the weights in a folder into the form in which others can load them."""
 
     @property
-    def row_weights(self) -> list[nn.Parameter]:
+    def row_weights(self) -> list[Tensor]:
         """Return the weights of which a step reads single rows, the input embedding first."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,20 +31,36 @@ def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
         raise ValueError(
             f"model must be a transformers PreTrainedModel, got {type(model).__name__}."
         )
-    name, embedding = type(model).__name__, None
+    name = type(model).__name__
     check_one_stack(model.config, name)
-    trunk: PreTrainedModel = model.base_model
+    trunk = base_of(model)
     if trunk is model and model.get_output_embeddings() is not None:  # Llama 4
         raise ValueError(f"model {name} has a head but names no part below it: pass its AutoModel.")
+    input_embedding(trunk, name)
+    return trunk
+
+
+def base_of(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the part of a model below its head, or the model itself if it has no head."""
+    return cast(PreTrainedModel, model.base_model)  # annotated as any module
+
+
+def input_embedding(model: PreTrainedModel, name: str | None = None) -> nn.Embedding:
+    """Return the input embedding of a model, which ``name`` names in the error.
+
+    Raises:
+        ValueError: if it shows none.
+    """
+    embedding = None
     # In a decoder cut out of an encoder-decoder, such as BartForCausalLM.
     with suppress(NotImplementedError):
-        embedding = trunk.get_input_embeddings()
+        embedding = model.get_input_embeddings()
     if not isinstance(embedding, nn.Embedding):
         raise ValueError(
-            f"model {name} shows no token embedding (torch.nn.Embedding), so nothing to contrast "
-            "with."
+            f"model {name or type(model).__name__} shows no token embedding (torch.nn.Embedding), "
+            "so nothing to contrast with."
         )
-    return trunk
+    return embedding
 
 
 def drop_pooler(trunk: PreTrainedModel) -> None:
@@ -65,7 +82,7 @@ def check_one_stack(config: PreTrainedConfig, name: str) -> None:
         )
 
 
-def without_adapter(model: nn.Module) -> nn.Module:
+def without_adapter(model: Any) -> PreTrainedModel:
     """Return the model that holds a peft adapter, adapter included, or the model itself if there is
     no adapter.
 
@@ -79,10 +96,11 @@ def without_adapter(model: nn.Module) -> nn.Module:
         )
     if not is_adapter(model):
         return model
-    if model.active_peft_config.is_prompt_learning:
+    settings = model.active_peft_config
+    if settings.is_prompt_learning:
         raise ValueError(
             f"model is a {type(model).__name__} with learned prompts "
-            f"({model.active_peft_config.peft_type.value}), which precede the tokens of each row: "
+            f"({settings.peft_type.value}), which precede the tokens of each row: "
             "use an adapter inside the layers, such as LoRA."
         )
     base = model.get_base_model()
@@ -96,7 +114,7 @@ def without_adapter(model: nn.Module) -> nn.Module:
     return base
 
 
-def gathered(weight: nn.Parameter) -> AbstractContextManager:
+def gathered(weight: Tensor) -> AbstractContextManager:
     """Let a weight be read and changed as a whole, where DeepSpeed's stage 3 cut it into shards."""
     if not is_deepspeed_zero3_enabled():
         return nullcontext()
@@ -127,9 +145,8 @@ def probe_ids(model: PreTrainedModel) -> Tensor:
     """Return a row of a few different tokens, ``(1, tokens)``, at most one of them a
     padding token.
     """
-    return torch.arange(min(8, model.get_input_embeddings().num_embeddings), device=model.device)[
-        None
-    ]
+    size = min(8, input_embedding(model).num_embeddings)
+    return torch.arange(size, device=model.device)[None]
 
 
 def probe(model: PreTrainedModel, ids: Tensor):
@@ -143,7 +160,8 @@ def set_for_probe(model: PreTrainedModel, attention: str) -> Iterator[None]:
     """Turn off dropout and gradients, and set the kind of attention, while a model is tried out."""
     was_training = model.training
     attention_before = model.config._attn_implementation
-    pattern = getattr(model.base_model, "attention_type", None)
+    base: Any = model.base_model
+    pattern = getattr(base, "attention_type", None)
     try:
         model.config._attn_implementation = attention
         model.eval()
@@ -153,13 +171,13 @@ def set_for_probe(model: PreTrainedModel, attention: str) -> Iterator[None]:
         model.config._attn_implementation = attention_before
         model.train(was_training)
         if pattern == "block_sparse":  # BigBird leaves it for good at the first short row
-            model.base_model.set_attention_type(pattern)
+            base.set_attention_type(pattern)
 
 
 def check_vocabulary(model: PreTrainedModel, tokenizer, source: str, remedy: str) -> None:
     """Refuse a tokenizer with more ids than the model's embedding has rows."""
     ids = id_count(tokenizer)
-    rows = model.get_input_embeddings().num_embeddings
+    rows = input_embedding(model).num_embeddings
     if ids > rows:
         raise ValueError(
             f"The tokenizer for {source!r} has ids up to {ids - 1} but the embedding has {rows} "
@@ -179,7 +197,7 @@ def cache_for_generation(model: PreTrainedModel) -> Iterator[None]:
         yield
 
 
-def layer_matrices(model: PreTrainedModel) -> list[nn.Parameter]:
+def layer_matrices(model: PreTrainedModel) -> list[Tensor]:
     """Return the trained weights of a model's linear layers, without its embedding and vocabulary
     head.
     """
@@ -191,7 +209,7 @@ def layer_matrices(model: PreTrainedModel) -> list[nn.Parameter]:
     return [weight for weight in weights if weight.requires_grad and id(weight) not in excluded]
 
 
-def infer_task(model: PreTrainedModel | PreTrainedConfig) -> str:
+def infer_task(model: PreTrainedModel | PreTrainedConfig) -> Literal["mlm", "clm"]:
     """Return ``mlm`` or ``clm``, from a model's class or from the use of its architecture."""
     config = getattr(model, "config", model)
     name = type(model).__name__

@@ -48,13 +48,13 @@ class HeldOutBatches(IterableDatasetShard):
 
     def __init__(
         self,
-        dataset,
+        dataset: Any,
         collate: Callable[[list], dict],
         size: int,
         process: int = 0,
         processes: int = 1,
     ):
-        self.dataset = dataset
+        self.dataset: Any = dataset
         self.is_stream = isinstance(dataset, IterableDataset)
         self.collate = collate
         # Rows that all processes take in one turn, and the part of them that this one takes.
@@ -107,7 +107,7 @@ class Passes(IterableDataset):
     """
 
     def __init__(self, dataset: IterableDataset):
-        self.dataset = dataset
+        self.dataset: Any = dataset
 
     def __iter__(self) -> Iterator:
         for number in itertools.count():

@@ -5,8 +5,10 @@ import math
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from transformers import TrainingArguments
 
 from ..checkpoints.finding import last_whole_checkpoint
 from ..objective.losses import LOW_PRECISION
@@ -16,7 +18,7 @@ logger = logging.getLogger(__name__)
 MOST_WAITING = 1_000  # unread numbers of a run that neither logs nor saves
 
 
-def check_precision(args, model: nn.Module) -> None:
+def check_precision(args: TrainingArguments, model: nn.Module) -> None:
     """Refuse what gives wrong gradients, disable TF32 again if ``tf32`` is False, and warn of
     16-bit weights.
     """
@@ -43,10 +45,11 @@ class FiniteCheck:
     checkpoint stores it.
     """
 
-    def __init__(self, args):
+    def __init__(self, args: TrainingArguments):
+        self.args = args
         # On a GPU, numbers are read only at the next log or checkpoint: earlier, the host would
         # have to wait for it.
-        self.args, self.late = args, args.device.type == "cuda"
+        self.late = args.device.type == "cuda"
         self._waiting: list[tuple[str, int, Tensor]] = []
 
     def watch(self, step: int, number: Tensor, what: str) -> None:
@@ -54,20 +57,17 @@ class FiniteCheck:
         if not self.late or len(self._waiting) >= MOST_WAITING:
             self.read_all()
 
-    def watch_norm(self, grad_norm: Any, trainer) -> Any:
-        """Register the norm of a step's gradient, and return it.
+    def watch_norm(self, step: int, grad_norm: Any, accelerator: Accelerator) -> Any:
+        """Register the norm of a step's gradient, a number or a tensor, and return it.
 
         With fp16, raise FloatingPointError once no scale is left.
         """
         if grad_norm is None:
             return None
-        step = trainer.state.global_step + 1
-        accelerator = trainer.accelerator
-        whole = (
-            grad_norm.full_tensor()
-            if isinstance(grad_norm, DTensor)
-            else torch.as_tensor(grad_norm)
-        )
+        if isinstance(grad_norm, DTensor):
+            whole = grad_norm.full_tensor()
+        else:
+            whole = torch.as_tensor(grad_norm)
         if accelerator.mixed_precision != "fp16":
             self.watch(step, whole, "The norm of the gradient")
         # With fp16 such a step is skipped and the scale halved, which is normal unless it never
@@ -106,17 +106,14 @@ class FiniteCheck:
 
     def diverged(self, what: str) -> FloatingPointError:
         """Return the error that ends a run, with advice."""
-        last = last_whole_checkpoint(self.args.output_dir)
+        last = last_whole_checkpoint(str(self.args.output_dir))
         advice = "Lower learning_rate, add warmup_steps or lower max_grad_norm"
         if last or self.args.save_strategy != "no":
-            kept = (
-                f"The last complete checkpoint is {last!r}"
-                if last
-                else "There is no earlier checkpoint"
-            )
-            resume = (
-                "Resume with a lower max_grad_norm, or start anew with a lower learning_rate or "
-                "more warmup_steps"
-            )
-            advice = f"{kept}. {resume if last else advice}"
+            if last is None:
+                advice = f"There is no earlier checkpoint. {advice}"
+            else:
+                advice = (
+                    f"The last complete checkpoint is {last!r}. Resume with a lower max_grad_norm, "
+                    "or start anew with a lower learning_rate or more warmup_steps"
+                )
         return FloatingPointError(f"{what}, so the run stops. {advice}.")

@@ -26,7 +26,6 @@ from ..objective.negatives import NegativePool
 from ..objective.prior import candidate_log_prior, drawn_share_of, log_prior
 from .evaluation import pool_scores, vocabulary_scores
 from .pretraining import PretrainingTrainer
-from .saving import run_totals
 from .step import Step
 from .window import count_pool
 
@@ -85,7 +84,7 @@ class HeadlessTrainer(PretrainingTrainer):
                 token_counts.to("cpu", torch.int64, copy=True)
             )
 
-    def trained_part(self, model: nn.Module) -> PreTrainedModel:
+    def trained_part(self, model: Any) -> PreTrainedModel:
         trunk = unfold(find_trunk(model))
         # Now, on every process: later the weights may be shards.
         self.has_free_head = warn_of_dropped_head(
@@ -111,10 +110,8 @@ class HeadlessTrainer(PretrainingTrainer):
         inputs, micro_batch = self.take_out(inputs)
         hidden = self.head.hidden(model, inputs, micro_batch.predicted)  # (K, D)
         # One look-up for all pools, through the module: its weight may be a shard here.
-        vectors, bias = (
-            self.head.vectors(micro_batch.looked_up),
-            self.head.bias(micro_batch.looked_up),
-        )
+        vectors = self.head.vectors(micro_batch.looked_up)
+        bias = self.head.bias(micro_batch.looked_up)
         parts = micro_batch.parts(hidden, vectors, bias)
         losses = [self.pool_loss(*part) for part in parts]
         loss = torch.stack(losses).sum() / micro_batch.divisor
@@ -126,7 +123,8 @@ class HeadlessTrainer(PretrainingTrainer):
         """
         if self.sparse_rows is not None:
             self.sparse_rows.catch_up()
-        counts, share = self.all_token_counts().cpu(), drawn_share_of(run_totals(self))
+        counts = self.all_token_counts().cpu()
+        share = drawn_share_of(self.run_totals())
         return attach_lm_head(self.model, counts, drawn_share=share, head_class=self.head_class)
 
     def log_step(self, step: Step) -> None:
@@ -144,6 +142,7 @@ class HeadlessTrainer(PretrainingTrainer):
         pool: NegativePool | None,
         prior: Tensor | None,
     ) -> dict[str, Tensor]:
+        assert pool is not None  # the objective evaluates over one
         scores = pool_scores(hidden, target_ids, self.head, pool)
         if not self.args.eval_full_vocabulary:
             return scores
@@ -160,7 +159,7 @@ class HeadlessTrainer(PretrainingTrainer):
             return None
         counts = self.all_token_counts()
         if counts.any():
-            return candidate_log_prior(counts, drawn_share_of(run_totals(self)))
+            return candidate_log_prior(counts, drawn_share_of(self.run_totals()))
         logger.warning(
             "No target was counted yet, so evaluation lacks log q and skips the free head's "
             "cross-entropy, accuracy and perplexity. Train first, load the model from a folder "

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..models.padding_row import first_position
-from ..models.trunk import set_for_probe
+from ..models.trunk import input_embedding, set_for_probe
 from ..objective.masking import document_bounds, document_mask, document_positions
 
 # Kinds of attention that run on every device, and that take a mask between pairs of tokens.
@@ -41,7 +41,7 @@ def sent(value: Any, device: torch.device) -> Any:
         return {name: sent(item, device) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)([sent(item, device) for item in value])
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.replace(value, **sent(vars(value), device))
     return value
 
@@ -77,7 +77,7 @@ class DocumentIsolation:
             self._has_windows = "sliding_attention" in layer_types
             self._is_deberta = model.config.model_type.startswith("deberta")
             if self._is_deberta:
-                embeddings = model.base_model.embeddings
+                embeddings: Any = model.base_model.embeddings
                 embeddings.register_forward_pre_hook(_without_pairs, with_kwargs=True)
         self._check_isolates(tokenizer)
 
@@ -167,7 +167,7 @@ class DocumentIsolation:
             return  # there are no whole weights yet
         trunk = self.model.base_model
         excluded = {*tokenizer.all_special_ids, *self.ends.tolist()}
-        size = self.model.get_input_embeddings().num_embeddings
+        size = input_embedding(self.model).num_embeddings
         words = [token for token in range(size) if token not in excluded]
         try:
             outputs = self._output_after(words[0], words[0])

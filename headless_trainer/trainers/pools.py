@@ -8,6 +8,7 @@ Letters used in shapes: K predicted positions, U distinct tokens, H targets of e
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -28,6 +29,22 @@ from ..processes.coordination import HostExchange
 Shares = Sequence[tuple[tuple[NegativePool, ...], Tensor | float]]
 
 RECENT_NAME = "recent_targets_{}.safetensors"  # in a checkpoint, for each process
+
+
+class Draws(Protocol):
+    """Chooses the candidates of a step that are no targets."""
+
+    def draw(self, step: int) -> Tensor | None:
+        """Return the ``(M,)`` draws of a step, the same on every process, or None."""
+
+    def completed(self, pool: NegativePool, drawn: Tensor | None) -> NegativePool:
+        """Return the pool with the draws of its step."""
+
+    def save(self, checkpoint: Path, is_first: bool) -> None:
+        """Write into a checkpoint what draws depend on. All processes must call it."""
+
+    def load(self, checkpoint: str) -> None:
+        """Resume from a checkpoint."""
 
 
 class UniformDraws:
@@ -81,7 +98,7 @@ class CandidatePools:
         self.args = args
         self.host = host
         self.log = log
-        self.draws = UniformDraws(args.sampled_negatives or 0, vocab_size, args.seed)
+        self.draws: Draws = UniformDraws(args.sampled_negatives or 0, vocab_size, args.seed)
         self.pool_size = args.pool_size
         self.least_targets = args.pool_size or 0
         self.earlier: RecentTargets | DrawnTargets = RecentTargets(args.pool_size or 0)

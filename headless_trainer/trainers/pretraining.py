@@ -21,15 +21,16 @@ import transformers
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
-from transformers import Trainer
+from transformers import PreTrainedModel, Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
 
 from ..arguments import HeadlessTrainingArguments, with_settings
 from ..cards.facts import RunFacts
 from ..cards.model_card import write_model_card
-from ..checkpoints.finding import check_output_dir, checkpoint_to_resume
+from ..checkpoints.finding import Start, best_checkpoint, find_start
 from ..checkpoints.stop_on_signal import StopOnSignal
+from ..checkpoints.token_counts import load_token_counts
 from ..checkpoints.writing import CheckpointAside, model_aside
 from ..corpus.collator import PaddingCollator, WithoutTexts
 from ..corpus.row_order import SimilarLengthSampler, row_lengths
@@ -37,7 +38,7 @@ from ..corpus.streaming import PackedStream
 from ..files.manifest import find_fault
 from ..files.whole import whole_file
 from ..hub.pushes import HubPushes
-from ..models.adapters import check_best_model, is_adapter
+from ..models.adapters import check_best_model
 from ..models.candidate_head import CandidateHead
 from ..models.checkpoint_weights import check_saved_form, load_weights, weight_files
 from ..models.forward_state import undivided_weights
@@ -48,6 +49,7 @@ from ..models.trunk import (
     drop_pooler,
     find_trunk,
     infer_task,
+    input_embedding,
     layer_matrices,
     without_adapter,
 )
@@ -80,6 +82,7 @@ from .finite import FiniteCheck, check_precision
 from .pools import CandidatePools, Shares
 from .reading import ending_error, lost_workers_named
 from .roles import EmbeddingRoles
+from .run import CheckedRun, Run
 from .sparse_rows import SparseRows
 from .step import (
     CARRIED,
@@ -117,7 +120,7 @@ PRIVATE_OVERRIDES = (
 
 
 def check_trainable(
-    model: nn.Module,
+    model: PreTrainedModel,
     tokenizer: Any,
     args: HeadlessTrainingArguments,
     head_class: type[Head] = CandidateHead,
@@ -139,6 +142,7 @@ def check_trainable(
         check_causal(trunk)
     head_class.check(trunk, args)
     check_trained_weights(model, trunk, args)
+    assert args.task is not None
     return TargetMaker(args.task, model, tokenizer, args)
 
 
@@ -179,11 +183,15 @@ class PretrainingTrainer(Trainer):
     # True for every objective: compute_loss returns each micro-batch's part of the step's loss, so
     # nothing is left to divide.
     loss_is_scaled_for_ga = True
+    args: HeadlessTrainingArguments
+    model: PreTrainedModel  # peft's wrapper passes on what it does not have itself
+    head: Head
     objective: str  # must equal args.objective
     head_class: type[Head]
     # Whether `pool_loss` gives each target the weight 1 in its own row, as the exact softmax does.
     target_counts_once = False
     hub: HubPushes | None = None
+    hub_model_id: Any  # a str, where the parent has no annotation but None
     old_eval_dataset: Any = None
     saved_dtype: torch.dtype | None = None
 
@@ -215,16 +223,19 @@ class PretrainingTrainer(Trainer):
         # The process may change its working directory.
         args.output_dir = os.path.abspath(args.output_dir)
         check_devices(args)
-        self.task = args.task = args.task or infer_task(without_adapter(model))
+        self.task = args.task or infer_task(without_adapter(model))
+        args.task = self.task
         refuse(args, PRETRAINING)  # again, now that the task is known
-        if type(self).__module__.startswith(__package__) and not isinstance(
-            kwargs.get("eval_dataset"), dict
-        ):
+        # A user's trainer may log figures that we do not know, and the figures of several
+        # evaluation sets begin with their names.
+        is_ours = type(self).__module__.startswith(__package__)
+        if is_ours and not isinstance(kwargs.get("eval_dataset"), dict):
             check_best_metric(args)
         check_optimizer(args, kwargs)
         model = self.trained_part(model)
         check_best_model(model, args)
-        inner, processing_class = without_adapter(model), kwargs.get("processing_class")
+        inner = without_adapter(model)
+        processing_class = kwargs.get("processing_class")
         drop_pooler(find_trunk(inner))  # before the checks, which look at what is trained
         self.make_targets = check_trainable(inner, processing_class, args, self.head_class)
         self.head = self.head_class(inner)
@@ -232,6 +243,7 @@ class PretrainingTrainer(Trainer):
         collate = (
             WithoutTexts(data_collator) if data_collator else PaddingCollator(processing_class)
         )
+        # Without a length, transformers cannot tell where an epoch ends.
         if not hasattr(kwargs.get("train_dataset") or (), "__len__"):
             refuse(args, STREAM)
         super().__init__(model, args, collate, **kwargs)
@@ -240,32 +252,31 @@ class PretrainingTrainer(Trainer):
             saving.check_shared_weights(self.model)
         if inner is model:  # an adapter does not train the embedding
             free_padding_row(self.model, processing_class, args.seed)
-        self.embedding = self.model.get_input_embeddings()
+        self.embedding = input_embedding(inner)
         self.roles = EmbeddingRoles(self.embedding)
         # Counts over all training of the model: this run and the checkpoint that it was loaded
         # from.
         counts, totals = resume.counts_beside(
-            self.model, self.embedding.num_embeddings, objective_of(args), hub_arguments or {}
+            inner, self.embedding.num_embeddings, objective_of(args), hub_arguments or {}
         )
         self.token_counts = self.carried_by_first(counts)
         self.window = TrainingWindow(args.world_size)
         self.window.carry_candidates(totals, self.is_world_process_zero())
         self.facts = RunFacts()
+        # The pools of all processes, and a stop of one of them, must not wait for a device.
         self.host = HostExchange(args.ddp_timeout)
         self.signal = StopOnSignal(self.host)
         self.pools = CandidatePools(args, self.head.size, self.host, self.window.add)
         self.finite = FiniteCheck(args)
         self.checkpoint_aside: CheckpointAside | None = None  # the checkpoint being written
-        self.sparse_rows = (
-            SparseRows(self.model, args, self.head.row_weights)
-            if args.sparse_embedding_updates
-            else None
-        )
-        self.stream = (
-            StreamPlace(self.train_dataset, args)
-            if isinstance(self.train_dataset, PackedStream)
-            else None
-        )
+        self.restarted_data = False
+        self.checked_start: Start | None = None  # of the coming training, if a command found it
+        self.sparse_rows: SparseRows | None = None
+        if args.sparse_embedding_updates:
+            self.sparse_rows = SparseRows(self.model, args, self.head.row_weights)
+        self.stream: StreamPlace | None = None
+        if isinstance(self.train_dataset, PackedStream):
+            self.stream = StreamPlace(self.train_dataset, args)
         self.evaluation: Evaluation | None = None
         for callback in (self.signal, LogAtSaves(self.window), self.sparse_rows, self.stream):
             if callback is not None:
@@ -275,8 +286,8 @@ class PretrainingTrainer(Trainer):
 
     # Defined by each objective, besides compute_loss ------------------------------------------
 
-    def trained_part(self, model: nn.Module) -> nn.Module:
-        """Return the part of the given model that is trained."""
+    def trained_part(self, model: Any) -> PreTrainedModel:
+        """Return the part of the model of the user that is trained."""
         return model
 
     def candidates_of_step(self, targets: list[Tensor]) -> Shares:
@@ -378,7 +389,8 @@ class PretrainingTrainer(Trainer):
             return self.stream.loader(args.train_batch_size, self.data_collator)
         if isinstance(dataset, IterableDataset) and not hasattr(dataset, "__len__"):
             dataset = Passes(dataset)
-        loader = super()._get_dataloader(dataset, *given, is_training=True, **named)
+        named["is_training"] = True
+        loader = super()._get_dataloader(dataset, *given, **named)
         loader.device = None  # batches stay on the host until their targets are drawn
         return with_following_workers(loader)
 
@@ -515,7 +527,9 @@ class PretrainingTrainer(Trainer):
         self.optimizer_cls_and_kwargs = optimizer_class, kwargs
         optimizer = super().create_optimizer(model)
         if self.sparse_rows is not None:
-            self.sparse_rows.use(optimizer if rate is None else optimizer.other)
+            of_rows = optimizer.other if isinstance(optimizer, MuonAnd) else optimizer
+            assert isinstance(of_rows, SparseAdamW)
+            self.sparse_rows.use(of_rows)
         return optimizer
 
     def _clip_grad_norm(self, model: nn.Module) -> Tensor | float:
@@ -524,10 +538,11 @@ class PretrainingTrainer(Trainer):
         self.accelerator.unscale_gradients()
         return clip_gradients(self.model.parameters(), self.args.max_grad_norm or math.inf)
 
-    def _get_grad_norm(self, model: nn.Module, grad_norm: float | None = None) -> float | None:
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         if self.sparse_rows is not None and grad_norm is None:
             grad_norm = self._clip_grad_norm(model)  # the parent does not clip: only measure
-        return self.finite.watch_norm(super()._get_grad_norm(model, grad_norm), self)
+        grad_norm = super()._get_grad_norm(model, grad_norm)
+        return self.finite.watch_norm(self.state.global_step + 1, grad_norm, self.accelerator)
 
     # Logs -------------------------------------------------------------------------------------
 
@@ -550,11 +565,9 @@ class PretrainingTrainer(Trainer):
         super().log(logs, start_time)
 
     def sum_over_processes(self, values: Tensor) -> Tensor:
-        return (
-            self.accelerator.reduce(values.to(self.args.device), "sum")
-            if self.args.world_size > 1
-            else values
-        )
+        if self.args.world_size == 1:
+            return values
+        return self.accelerator.reduce(values.to(self.args.device), "sum")
 
     # Evaluation -------------------------------------------------------------------------------
 
@@ -565,9 +578,10 @@ class PretrainingTrainer(Trainer):
         if eval_dataset is None and self.old_eval_dataset is not None:
             # By predict: callbacks of evaluate, such as early stopping, expect the figures of the
             # new rows.
-            old = self.predict(
+            prediction = self.predict(
                 self.old_eval_dataset, ignore_keys, f"{metric_key_prefix}_old"
-            ).metrics
+            )
+            old = prediction.metrics or {}
             self.log(old)
             metrics |= old
         return metrics
@@ -592,7 +606,12 @@ class PretrainingTrainer(Trainer):
             return {}
 
     def evaluation_loop(
-        self, dataloader: DataLoader, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         if self.sparse_rows is not None:
             self.sparse_rows.catch_up()
@@ -602,14 +621,14 @@ class PretrainingTrainer(Trainer):
         ):
             self.evaluation = self._evaluation_of(dataloader.dataset)
             output = super().evaluation_loop(
-                dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs
+                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
         figures, rows = self.evaluation.figures()
         self.evaluation = None
-        output.metrics.update(
-            {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
-        )
-        return output._replace(num_samples=rows)
+        metrics = output.metrics or {}
+        for name, value in figures.items():
+            metrics[f"{metric_key_prefix}_{name}"] = value
+        return output._replace(metrics=metrics, num_samples=rows)
 
     def _evaluation_of(self, dataset: Any) -> Evaluation:
         def draw(batch: dict) -> dict:
@@ -633,22 +652,28 @@ class PretrainingTrainer(Trainer):
     def prediction_step(
         self, model: nn.Module, inputs: dict, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, None, None]:
+        assert self.evaluation is not None  # evaluation_loop has made it
         return self.evaluation.score(model, inputs), None, None
 
     # Saving -----------------------------------------------------------------------------------
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         self.finite.check_weights(self.model, self.state.global_step)
-        with saving.checkpoint(self):
-            super()._save_checkpoint(model, trial)
+        writing = saving.checkpoint(
+            self.run, self.state, self.pools, self.hub, self.accelerator.wait_for_everyone
+        )
+        with writing as aside:
+            self.checkpoint_aside = aside
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                self.checkpoint_aside = None
 
     def _get_output_dir(self, trial: Any) -> str:
-        folder, aside = super()._get_output_dir(trial), self.checkpoint_aside
-        return (
-            self.signal.beside_checkpoints(folder, self.control)
-            if aside is None
-            else str(aside.aside)
-        )
+        folder = super()._get_output_dir(trial)
+        if self.checkpoint_aside is not None:
+            return str(self.checkpoint_aside.aside)
+        return self.signal.beside_checkpoints(folder, self.control)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         # With save_strategy `best`, only this answer decides whether a checkpoint is saved, also
@@ -670,17 +695,31 @@ class PretrainingTrainer(Trainer):
         """
         folder = Path(output_dir or self.args.output_dir)
         if _internal_call:  # for a checkpoint, whose folder is already a temporary one
-            saving.write_model(self, folder, leaves_run=False)
+            self._write_model(folder, leaves_run=False)
         else:
             if self.hub is not None:
                 self.hub.wait()  # a running push reads the files that are about to be written
             with model_aside(folder, self.args.should_save) as aside:
-                saving.write_model(self, aside, leaves_run=True)
+                self._write_model(aside, leaves_run=True)
         if self.args.should_save:
             write_model_card(self, folder)
         # Only from the run's own folder.
         if not _internal_call and self.args.push_to_hub and folder == Path(self.args.output_dir):
             self._push("Model save", blocking=False)
+
+    def _write_model(self, folder: Path, leaves_run: bool) -> None:
+        if self.sparse_rows is not None:
+            self.sparse_rows.catch_up()
+        saving.write_model(
+            self.run,
+            folder,
+            head=self.head,
+            save_weights=self.save_weights,
+            token_counts=self.all_token_counts(),
+            totals=self.run_totals(),
+            stored_dtype=self.saved_dtype,
+            leaves_run=leaves_run,
+        )
 
     def save_weights(self, folder: str) -> None:
         """Save whole weights, also where the parent would save shards or, before sharding,
@@ -700,9 +739,19 @@ class PretrainingTrainer(Trainer):
         return self.is_deepspeed_enabled or self.is_fsdp_enabled
 
     @property
-    def reads_own_weights(self) -> bool:
-        """Whether `load_weights` reads the checkpoints, and not DeepSpeed, FSDP or peft."""
-        return not self.is_sharded and not is_adapter(self.model)
+    def run(self) -> Run:
+        """This run as its checkpoints record it, and as a resume compares it."""
+        return Run(
+            args=self.args,
+            model=self.model,
+            trainer_class=type(self),
+            facts=self.facts,
+            rows=self.train_dataset,
+            stream=self.stream,
+            rows_a_step=self.get_total_train_batch_size(self.args),
+            is_sharded=self.is_sharded,
+            restarted_data=self.restarted_data,
+        )
 
     @property
     def is_prepared(self) -> bool:
@@ -730,6 +779,10 @@ class PretrainingTrainer(Trainer):
 
     def all_token_counts(self) -> Tensor:
         return self.sum_over_processes(self.token_counts.to(self.args.device))
+
+    def run_totals(self) -> dict[str, float]:
+        """Return sums over the whole run and all processes, which a resumed run continues."""
+        return self.window.totals(self.sum_over_processes)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: `save_model` has written the card, and the parent's, which scripts request,
@@ -774,6 +827,19 @@ class PretrainingTrainer(Trainer):
 
     # Starting and resuming --------------------------------------------------------------------
 
+    def take_over(self, checked: CheckedRun) -> None:
+        """Take over what a command has found out, so that `train` looks for nothing again.
+
+        Raises:
+            ValueError: if the checkpoint to resume from belongs to another run.
+        """
+        self.facts = checked.facts
+        self.saved_dtype = checked.saved_dtype
+        self.old_eval_dataset = checked.old_eval_dataset
+        if checked.start.checkpoint is not None:
+            resume.check_resume(self.run, checked.start.checkpoint)
+        self.checked_start = checked.start
+
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
     ) -> TrainOutput:
@@ -782,22 +848,30 @@ class PretrainingTrainer(Trainer):
         check_anything_is_trained(self.model)
         with ExitStack() as around:
             around.enter_context(alone_in(self.args.output_dir, owner="training"))
-            checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir)
-            check_output_dir(self.args.output_dir, checkpoint, in_python=True)
+            start = self.checked_start
+            self.checked_start = None  # a later training has another
+            is_checked = start is not None and start.output_dir == self.args.output_dir
+            if start is None or not is_checked:
+                start = find_start(resume_from_checkpoint, self.args.output_dir, in_python=True)
+            checkpoint = start.checkpoint
             if self.stream is not None:
                 self.stream.begin()
-            check_same_rows(self)
-            if self.reads_own_weights:
+            stream = None if self.stream is None else self.stream.stream
+            check_same_rows(self.train_dataset, stream, self.host)
+            if self.run.reads_own_weights:
                 check_saved_form(self.model)
             self.restarted_data = bool(
                 checkpoint and self.args.ignore_data_skip and self.stream is None
             )
-            if checkpoint is not None and self._go_on_from(checkpoint):
-                return TrainOutput(self.state.global_step, float("nan"), {})
+            if checkpoint is not None:
+                if not is_checked:
+                    resume.check_resume(self.run, checkpoint)
+                if self._go_on_from(checkpoint):
+                    return TrainOutput(self.state.global_step, float("nan"), {})
             if self.is_fsdp_enabled:
                 saving.prepare_fsdp(self.accelerator.state.fsdp_plugin, self.model)
             if self.hub is not None:
-                around.push(lambda error_type, error, traceback: error_type and self.hub.stop())
+                around.push(self._stop_pushes_at_error)
             around.enter_context(self.signal.given_back())
             around.enter_context(lost_processes_named())
             around.enter_context(
@@ -824,20 +898,24 @@ class PretrainingTrainer(Trainer):
             self.finite.read_all()
             return result
 
+    def _stop_pushes_at_error(self, error_type: type | None, *_: Any) -> None:
+        if error_type is not None and self.hub is not None:
+            self.hub.stop()
+
     def _go_on_from(self, checkpoint: str) -> bool:
         """Restore a checkpoint's totals and position in the data; return True if nothing is left to
         train.
         """
-        resume.check_resume(self, checkpoint)
         state = resume.read_state(checkpoint)
         finished = resume.is_finished(self.args, state)
-        resume.restore(self, checkpoint, finished)
+        resume.restore(self.run, self.pools, checkpoint, finished)
+        self.restore_totals(checkpoint)
         if not finished:
             return False
         # The parent would train one step too many.
         logger.info("%s is the end of the run: nothing is left to train.", checkpoint)
         wanted = self.args.load_best_model_at_end and state.best_global_step
-        best = resume.best_checkpoint(state, Path(checkpoint).parent) if wanted else checkpoint
+        best = best_checkpoint(state, Path(checkpoint).parent) if wanted else checkpoint
         if best is None:
             logger.warning(
                 "The best checkpoint no longer exists: load_best_model_at_end takes the last "
@@ -847,17 +925,21 @@ class PretrainingTrainer(Trainer):
         self.state = state
         return True
 
-    def _load_from_checkpoint(
-        self, resume_from_checkpoint: str, model: nn.Module | None = None
-    ) -> None:
-        if self.reads_own_weights:
+    def restore_totals(self, checkpoint: str) -> None:
+        """Restore counts and totals; the first process holds those over all processes."""
+        counts, totals = load_token_counts(checkpoint)
+        self.token_counts = self.carried_by_first(counts)
+        self.window.go_on_from(totals, self.is_world_process_zero())
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if self.run.reads_own_weights:
             load_weights(model or self.model, resume_from_checkpoint)
         else:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_best_model(self) -> None:
         best = self.state.best_model_checkpoint
-        if self.reads_own_weights and best and weight_files(best):
+        if self.run.reads_own_weights and best and weight_files(best):
             logger.info("The weights of %s, the best checkpoint, are loaded.", best)
             load_weights(self.model, best)
         else:

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import transformers
 from transformers import PreTrainedConfig
@@ -18,9 +18,7 @@ from ..models.candidate_head import MARK
 from ..models.fold import FOLD
 from ..refusals import FOLLOW_SCORES
 from ..settings import on_resume
-
-if TYPE_CHECKING:
-    from .pretraining import PretrainingTrainer
+from .run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +41,11 @@ BASE_CONFIG = "configuration_under_adapter"
 # The model ------------------------------------------------------------------------------------
 
 
-def check_model(trainer: "PretrainingTrainer", checkpoint: str) -> None:
+def check_model(run: Run, checkpoint: str) -> None:
     """Refuse a checkpoint of another architecture, of another adapter or of another base."""
-    check_adapter(trainer, checkpoint)
+    check_adapter(run, checkpoint)
     if os.path.isfile(os.path.join(checkpoint, CONFIG_NAME)):  # an adapter has none
-        check_architecture(checkpoint, trainer.model.config)
+        check_architecture(checkpoint, run.model.config)
 
 
 def check_architecture(checkpoint: str, config: PreTrainedConfig) -> None:
@@ -88,22 +86,22 @@ def _check_configuration(checkpoint: str, now: dict[str, Any], before: dict[str,
             )
 
 
-def base_facts(trainer: "PretrainingTrainer") -> dict[str, Any]:
+def base_facts(run: Run) -> dict[str, Any]:
     """Return what identifies the model under an adapter, for a checkpoint; nothing without one."""
-    if not is_adapter(trainer.model):
+    if not is_adapter(run.model):
         return {}
-    facts: dict[str, Any] = {BASE_CONFIG: described(trainer.model.config)}
-    if not trainer.is_sharded:  # a process has only parts of the weights
-        facts[BASE_WEIGHTS] = frozen_fingerprint(trainer.model)
+    facts: dict[str, Any] = {BASE_CONFIG: described(run.model.config)}
+    if not run.is_sharded:  # a process has only parts of the weights
+        facts[BASE_WEIGHTS] = frozen_fingerprint(run.model)
     return facts
 
 
-def check_adapter(trainer: "PretrainingTrainer", checkpoint: str) -> None:
+def check_adapter(run: Run, checkpoint: str) -> None:
     """Refuse a checkpoint of another adapter, or of an adapter for another model.
 
     Also tells checkpoints of an adapter from those of a whole model.
     """
-    model = trainer.model
+    model = run.model
     if is_adapter(model) != holds_adapter(checkpoint):
         difference = "holds no adapter but this run trains one"
         if holds_adapter(checkpoint):
@@ -126,7 +124,7 @@ def check_adapter(trainer: "PretrainingTrainer", checkpoint: str) -> None:
     if BASE_CONFIG in facts:  # early versions did not write it
         _check_configuration(checkpoint, described(model.config), facts[BASE_CONFIG])
     of_base = facts.get(BASE_WEIGHTS)
-    if of_base and not trainer.is_sharded and of_base != frozen_fingerprint(model):
+    if of_base and not run.is_sharded and of_base != frozen_fingerprint(model):
         raise ValueError(
             "The model under the adapter has other weights than that of checkpoint "
             f"{checkpoint!r}, so the checkpoint belongs to another run: resume with the model "
@@ -158,16 +156,16 @@ def class_name(trainer_class: type) -> str:
     return f"{module}:{trainer_class.__qualname__}"
 
 
-def check_settings(checkpoint: str, trainer: "PretrainingTrainer", is_finished: bool) -> None:
+def check_settings(run: Run, checkpoint: str, is_finished: bool) -> None:
     """Refuse settings that would make another run than the checkpoint's.
 
     The figures of a run that ``is_finished`` are compared with no further ones.
     """
     before = _comparable(read_settings(checkpoint))
-    now = _settings_of(trainer)
+    now = _settings_of(run)
     restored = _restored(before, now)
     of_position = on_resume("refused with the position")
-    if trainer.args.ignore_data_skip:
+    if run.args.ignore_data_skip:
         of_position = ()
     refused = (*on_resume("refused"), *of_position, *on_resume("kept"))
     without_effect = _without_effect(before, now, is_finished)
@@ -185,13 +183,13 @@ def check_settings(checkpoint: str, trainer: "PretrainingTrainer", is_finished: 
         )
 
 
-def adopt_settings(checkpoint: str, trainer: "PretrainingTrainer") -> None:
+def adopt_settings(run: Run, checkpoint: str) -> None:
     """Give the arguments the values that the optimizer's state restores, and warn of others.
 
     Cards and reports tell what the arguments say.
     """
     before = _comparable(read_settings(checkpoint))
-    now = _settings_of(trainer)
+    now = _settings_of(run)
     for name in _changed(_restored(before, now), before, now):
         logger.warning(
             "%s is %r, which has no effect: the run resumes with the checkpoint's %r. To change "
@@ -200,23 +198,23 @@ def adopt_settings(checkpoint: str, trainer: "PretrainingTrainer") -> None:
             now.get(name),
             before[name],
         )
-        setattr(trainer.args, name, before[name])
+        setattr(run.args, name, before[name])
 
 
-def _settings_of(trainer: "PretrainingTrainer") -> dict[str, Any]:
+def _settings_of(run: Run) -> dict[str, Any]:
     """Return the settings and facts of a run as a checkpoint has them, to be compared."""
     settings: dict[str, Any] = {"freeze_trunk": False}
-    for name, value in vars(trainer.args).items():
+    for name, value in vars(run.args).items():
         settings[name] = getattr(value, "value", value)
-    return _comparable(settings | recorded_facts(trainer))
+    return _comparable(settings | recorded_facts(run))
 
 
-def recorded_facts(trainer: "PretrainingTrainer") -> dict[str, Any]:
+def recorded_facts(run: Run) -> dict[str, Any]:
     """Return what is recorded among the settings, and compared on resume, but is no argument."""
     return {
-        "trainer": type(trainer).__name__,
-        "trainer_class": class_name(type(trainer)),
-        "held_out_texts": trainer.facts.held_out_texts,
+        "trainer": run.trainer_class.__name__,
+        "trainer_class": class_name(run.trainer_class),
+        "held_out_texts": run.facts.held_out_texts,
     }
 
 

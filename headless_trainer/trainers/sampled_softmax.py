@@ -81,6 +81,7 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
 
     objective = "sampled_softmax"
     head_class = VocabularyHead
+    head: VocabularyHead
     target_counts_once = True
 
     def __init__(self, *args: Any, token_counts: Tensor | None = None, **kwargs: Any) -> None:
@@ -95,7 +96,7 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         if self.args.pool_size is None:
             self.pools.least_targets = int(TARGETS_SHARE * self.head.size)
         self.pools.draws = PredictedDraws(
-            self.args.sampled_negatives, self.frequency, self.prediction, self.args.seed
+            self.args.sampled_negatives or 0, self.frequency, self.prediction, self.args.seed
         )
 
     def _set_defaults(self) -> None:
@@ -110,13 +111,14 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
 
     def _counts_of_targets(self, token_counts: Tensor | None) -> Tensor:
         """Return the ``(V,)`` counts of each token as a target, by default those of the rows."""
-        rows = self.train_dataset
+        rows: Any = self.train_dataset
+        tokenizer: Any = self.processing_class
         if token_counts is None and isinstance(rows, Dataset) and "input_ids" in rows.column_names:
             token_counts = target_counts(
                 rows,
                 self.embedding.num_embeddings,
                 self.task,
-                self.processing_class,
+                tokenizer,
                 self.args.isolate_documents,
             )
         if token_counts is None or len(token_counts) < self.head.size:

@@ -3,16 +3,16 @@
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate import FullyShardedDataParallelPlugin
 from safetensors.torch import load_file, save_file
-from torch import nn
-from transformers import PreTrainedModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME
@@ -21,99 +21,122 @@ from ..arguments import with_settings
 from ..checkpoints.settings import save_settings
 from ..checkpoints.token_counts import save_token_counts
 from ..checkpoints.writing import CheckpointAside, rotate_checkpoints
+from ..hub.pushes import HubPushes
+from ..models.head import Head
 from ..models.padding_row import keep_padding_id
-from ..models.trunk import cache_for_generation
-from ..objective.prior import CANDIDATES
+from ..models.trunk import cache_for_generation, input_embedding
+from .pools import CandidatePools
 from .resume import RESTARTED, forward_facts
+from .run import Run
 from .same_run import base_facts, recorded_facts
 from .training_rows import row_facts
 
-if TYPE_CHECKING:
-    from .pretraining import PretrainingTrainer
-
 
 @contextmanager
-def checkpoint(trainer: "PretrainingTrainer") -> Iterator[None]:
-    """Let `Trainer` write a checkpoint into a temporary folder; on exit, complete and rename it.
+def checkpoint(
+    run: Run,
+    state: TrainerState,
+    pools: CandidatePools,
+    hub: HubPushes | None,
+    wait_for_everyone: Callable[[], None],
+) -> Iterator[CheckpointAside]:
+    """Yield the temporary folder of a checkpoint for `Trainer` to write; on exit, complete and
+    rename it.
+
+    Args:
+        run: what the checkpoint records.
+        state: the trainer's, whose step the checkpoint is of.
+        pools: they write what they need to resume.
+        hub: checkpoints that it is still pushing are kept; None if nothing is pushed.
+        wait_for_everyone: returns when all processes have called it.
 
     Raises:
         OSError: if it cannot be written, or lacks a part.
     """
-    args = trainer.args
-    state = trainer.state
+    args = run.args
     name = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
     with CheckpointAside(args.output_dir, name, args.should_save) as aside:
-        trainer.accelerator.wait_for_everyone()
-        trainer.checkpoint_aside = aside
-        try:
-            yield
-        finally:
-            trainer.checkpoint_aside = None
-        if trainer.stream is not None:
-            trainer.stream.save(aside.folder)
-        trainer.pools.save(aside.folder)
+        wait_for_everyone()
+        yield aside
+        if run.stream is not None:
+            run.stream.save(aside.folder)
+        pools.save(aside.folder)
         if state.best_global_step == state.global_step:
             # The parent recorded the temporary folder as the best checkpoint.
             state.best_model_checkpoint = str(aside.final)
             if args.should_save:
                 state.save_to_json(os.path.join(aside.folder, TRAINER_STATE_NAME))
-        trainer.accelerator.wait_for_everyone()
-        aside.publish(args.save_only_model, **_facts(trainer))
+        wait_for_everyone()
+        aside.publish(args.save_only_model, **_facts(run))
     if args.should_save:
         keep = {str(aside.final), state.best_model_checkpoint or str(aside.final)}
-        if trainer.hub is not None:
-            keep |= {str(folder) for folder in trainer.hub.unfinished.values()}
+        if hub is not None:
+            keep |= {str(folder) for folder in hub.unfinished.values()}
         rotate_checkpoints(args.output_dir, args.save_total_limit, keep)
 
 
-def _facts(trainer: "PretrainingTrainer") -> dict[str, Any]:
+def _facts(run: Run) -> dict[str, Any]:
     """Return what a run has to know of a checkpoint to resume from it."""
-    args = trainer.args
     facts = {
-        "processes": args.world_size,
-        "rows_a_step": trainer.get_total_train_batch_size(args),
-        "stream": trainer.stream is not None,
-        RESTARTED: trainer.restarted_data,
+        "processes": run.args.world_size,
+        "rows_a_step": run.rows_a_step,
+        "stream": run.stream is not None,
+        RESTARTED: run.restarted_data,
     }
-    facts |= row_facts(trainer.train_dataset)
-    facts |= base_facts(trainer)
-    facts |= forward_facts(trainer)
+    facts |= row_facts(run.rows)
+    facts |= base_facts(run)
+    facts |= forward_facts(run)
     return facts
 
 
-def write_model(trainer: "PretrainingTrainer", folder: Path, leaves_run: bool) -> None:
+def write_model(
+    run: Run,
+    folder: Path,
+    *,
+    head: Head,
+    save_weights: Callable[[str], None],
+    token_counts: Tensor,
+    totals: dict[str, float],
+    stored_dtype: torch.dtype | None = None,
+    leaves_run: bool,
+) -> None:
     """Write weights, tokenizer, token counts, totals of the run and settings.
 
-    All processes must call it. A model that ``leaves_run`` is written for other clients; that of a
-    checkpoint for a resumed run.
+    All processes must call it.
+
+    Args:
+        run: whose model is written.
+        folder: that is written into.
+        head: brings the weights there into the form in which others load them.
+        save_weights: writes weights and tokenizer into a folder.
+        token_counts: ``(V,)`` int64 of all processes.
+        totals: of the run, over all processes.
+        stored_dtype: to round the weights of the final model to, or None.
+        leaves_run: whether the model is written for other clients, and not into a checkpoint for a
+            resumed run.
     """
-    args = trainer.args
-    if trainer.sparse_rows is not None:
-        trainer.sparse_rows.catch_up()
-    keep_padding_id(trainer.model)
-    counts = trainer.all_token_counts()
-    totals = run_totals(trainer)
+    args = run.args
+    keep_padding_id(run.model)
     without_token = with_settings(args, hub_token=None)  # since training_args.bin holds all
-    with cache_for_generation(trainer.model), without_token:
-        trainer.save_weights(str(folder))
+    with cache_for_generation(run.model), without_token:
+        save_weights(str(folder))
         if args.should_save and (folder / CONFIG_NAME).is_file():  # an adapter has none
-            trainer.head.finish_weights(folder, leaves_run)
+            head.finish_weights(folder, leaves_run)
     if not args.should_save:
         return
-    if leaves_run and trainer.saved_dtype is not None:
-        _store_as(folder, trainer.saved_dtype)
-    save_token_counts(folder, counts, totals)
-    save_settings(folder, args, **_recorded_settings(trainer))
+    if leaves_run and stored_dtype is not None:
+        _store_as(folder, stored_dtype)
+    save_token_counts(folder, token_counts, totals)
+    save_settings(folder, args, **_recorded_settings(run))
 
 
-def _recorded_settings(trainer: "PretrainingTrainer") -> dict[str, Any]:
+def _recorded_settings(run: Run) -> dict[str, Any]:
     """Return what a run records of its settings beside its training arguments."""
     settings: dict[str, Any] = {}
-    data_args = trainer.facts.data_args
-    if data_args is not None:
-        for name, value in vars(data_args).items():
+    if run.facts.data_args is not None:
+        for name, value in vars(run.facts.data_args).items():
             settings[f"data: {name}"] = ", ".join(value) if isinstance(value, list) else value
-    return settings | recorded_facts(trainer)
+    return settings | recorded_facts(run)
 
 
 def _store_as(folder: Path, dtype: torch.dtype) -> None:
@@ -130,21 +153,6 @@ def _store_as(folder: Path, dtype: torch.dtype) -> None:
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def run_totals(trainer: "PretrainingTrainer") -> dict[str, float]:
-    """Return sums over the whole run and all processes, which a resumed run continues."""
-    window = trainer.window
-    sums = torch.tensor([window.tokens_seen, window.candidates, window.drawn])
-    tokens_seen, *candidates = trainer.sum_over_processes(sums).tolist()
-    totals = {
-        "tokens_seen": tokens_seen,
-        "train_seconds": window.train_seconds,
-        "process_seconds": window.process_seconds,
-    }
-    if candidates[0]:
-        totals |= dict(zip(CANDIDATES, candidates, strict=True))
-    return totals
-
-
 def prepare_fsdp(fsdp_plugin: FullyShardedDataParallelPlugin, model: PreTrainedModel) -> None:
     """Let FSDP2 gather the input embedding separately, and sum in float32.
 
@@ -152,7 +160,7 @@ def prepare_fsdp(fsdp_plugin: FullyShardedDataParallelPlugin, model: PreTrainedM
     shards a layer around it first. ``_no_split_modules`` of BERT and similar models names such a
     layer, and accelerate 1.15 then fails at the embedding.
     """
-    embedding = model.get_input_embeddings()
+    embedding = input_embedding(model)
     around = {
         type(module).__name__
         for module in model.modules()
@@ -174,7 +182,7 @@ def check_shared_weights(model: PreTrainedModel) -> None:
     """
     first_names: dict[nn.Parameter, str] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
-        if weight is model.get_input_embeddings().weight:
+        if weight is input_embedding(model).weight:
             continue
         if weight in first_names:
             raise ValueError(

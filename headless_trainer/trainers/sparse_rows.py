@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from ..arguments import HeadlessTrainingArguments
@@ -27,9 +27,7 @@ class SparseRows(TrainerCallback):
         weights: the input embedding, ``(V, D)``, and further weights of which a step reads rows.
     """
 
-    def __init__(
-        self, model: nn.Module, args: HeadlessTrainingArguments, weights: list[nn.Parameter]
-    ):
+    def __init__(self, model: nn.Module, args: HeadlessTrainingArguments, weights: list[Tensor]):
         self.model = model
         self.args = args
         self.weights = weights
@@ -61,8 +59,8 @@ class SparseRows(TrainerCallback):
                 module.sparse = False
             if self.args.world_size > 1:
                 for weight in self.weights:
-                    del weight._ddp_ignored
-                del self.model._ddp_params_and_buffers_to_ignore
+                    delattr(weight, "_ddp_ignored")
+                delattr(self.model, "_ddp_params_and_buffers_to_ignore")
 
     def use(self, optimizer: SparseAdamW) -> None:
         """Update rows with this optimizer, which was just made."""

@@ -25,9 +25,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from ..arguments import HeadlessTrainingArguments
 from ..corpus.collator import LENGTHS, PADDING, PLACES
+from ..models.trunk import input_embedding
 from ..objective.masking import (
     IGNORE_INDEX,
     LEARNED_MASKS,
@@ -124,16 +126,18 @@ def padding_of(batch: dict[str, Tensor]) -> Tensor | None:
 class TargetMaker:
     """Draws the targets of a batch, on the batch's device."""
 
-    def __init__(self, task: str, model, tokenizer, args: HeadlessTrainingArguments):
-        self.task, self.seed = task, args.seed
+    def __init__(
+        self, task: str, model: PreTrainedModel, tokenizer: Any, args: HeadlessTrainingArguments
+    ):
+        self.task = task
+        self.seed = args.seed
         self._model_takes = tuple(inspect.signature(model.forward).parameters)
         self.rule = _masking_rule(model, tokenizer, args) if task == "mlm" else None
         self.isolation = (
             DocumentIsolation(task, model, tokenizer) if args.isolate_documents else None
         )
-        self._unchanged: int | None = (
-            0  # given labels seen so far; None once one differs from its input
-        )
+        # Given labels seen so far; None once one differs from its input.
+        self._unchanged: int | None = 0
 
     def __call__(
         self, batch: dict, step: int | None, device: torch.device | None = None
@@ -206,6 +210,7 @@ class TargetMaker:
                 excluded = exclusion if excluded is None else excluded | exclusion
         numbers = (EVALUATION_SEED,) if step is None else (self.seed, step)
         seeds = content_seeds(batch["input_ids"], numbers, excluded)
+        assert self.rule is not None  # the task is mlm
         return mask_tokens(batch["input_ids"], self.rule, seeds, excluded)
 
     def _refuse_unread(self, inputs: dict[str, Any]) -> None:
@@ -241,7 +246,9 @@ class TargetMaker:
             )
 
 
-def _masking_rule(model, tokenizer, args: HeadlessTrainingArguments) -> MaskingRule:
+def _masking_rule(
+    model: PreTrainedModel, tokenizer: Any, args: HeadlessTrainingArguments
+) -> MaskingRule:
     if tokenizer is None:
         raise ValueError(
             "task is 'mlm' but processing_class is None: pass processing_class=tokenizer."
@@ -252,7 +259,7 @@ def _masking_rule(model, tokenizer, args: HeadlessTrainingArguments) -> MaskingR
             f"{tokenizer.name_or_path or type(tokenizer).__name__!r}, has no mask token. Use task "
             "'clm', use a tokenizer with a mask token, or name one with --mask_token."
         )
-    vocab_size = min(len(tokenizer), model.get_input_embeddings().num_embeddings)
+    vocab_size = min(len(tokenizer), input_embedding(model).num_embeddings)
     special_ids = torch.tensor(sorted(tokenizer.all_special_ids), dtype=torch.long)
     return MaskingRule(tokenizer.mask_token_id, vocab_size, special_ids, args.mlm_probability)
 
@@ -285,11 +292,13 @@ class Candidates:
     rows: Tensor
     positions: Tensor
 
-    def among(self, values: Tensor | None) -> Tensor | None:
+    def among(self, values: Tensor) -> Tensor:
         """Select the pool's entries, ``(U, ...)``, from the values of all looked-up ids, ``(L,
         ...)``.
         """
-        return values if values is None or self.lookup_index is None else values[self.lookup_index]
+        if self.lookup_index is None:
+            return values
+        return values[self.lookup_index]
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,7 +367,8 @@ class MicroBatch:
         for outputs, part in zip(
             hidden.tensor_split(len(self.candidates)), self.candidates, strict=True
         ):
-            yield outputs, part, part.among(vectors), part.among(bias)
+            bias_of_part = None if bias is None else part.among(bias)
+            yield outputs, part, part.among(vectors), bias_of_part
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,18 +3,17 @@
 import itertools
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from datasets import Dataset
+from transformers.utils.logging import warning_once
 from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
 
 from ..corpus.packing import token_arrays
-from ..processes.coordination import on_first_process
-
-if TYPE_CHECKING:
-    from .pretraining import PretrainingTrainer
+from ..corpus.streaming import PackedStream
+from ..processes.coordination import HostExchange, on_first_process
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +43,10 @@ def row_facts(rows: Any) -> dict[str, Any]:
 
 def _hash_of_list(rows: list[Mapping[str, Any]]) -> str:
     some = rows[:: 1 + len(rows) // ROWS_OF_A_LIST]
-    hashes = [xxh3_64_intdigest(np.ascontiguousarray(row["input_ids"], np.int64)) for row in some]
-    return xxh3_128_hexdigest(np.array(hashes, np.uint64))
+    hashes = [
+        xxh3_64_intdigest(np.ascontiguousarray(row["input_ids"], np.int64).data) for row in some
+    ]
+    return xxh3_128_hexdigest(np.array(hashes, np.uint64).data)
 
 
 def _hash_of_dataset(rows: Dataset) -> str:
@@ -55,29 +56,29 @@ def _hash_of_dataset(rows: Dataset) -> str:
     for columns, bounds in token_arrays(stored):
         values = np.stack(list(columns.values()), axis=1, dtype=np.int64, casting="unsafe")
         hashes = [
-            xxh3_64_intdigest(values[start:end])
+            xxh3_64_intdigest(values[start:end].data)
             for start, end in itertools.pairwise(bounds.tolist())
         ]
         parts.append(np.array(hashes, np.uint64))
     of_stored = np.concatenate(parts)
     if rows._indices is None:
-        return xxh3_128_hexdigest(of_stored)
-    return xxh3_128_hexdigest(of_stored[rows._indices.column(0).to_numpy()])
+        return xxh3_128_hexdigest(of_stored.data)
+    of_rows = of_stored[rows._indices.column(0).to_numpy()]
+    return xxh3_128_hexdigest(of_rows.data)
 
 
-def check_same_rows(trainer: "PretrainingTrainer") -> None:
+def check_same_rows(rows: Any, stream: PackedStream | None, host: HostExchange) -> None:
     """Refuse, on every process, training rows that differ from the first process's.
 
-    Each process reads its part of them.
+    Each process reads its part of them. A ``stream`` is compared by its settings.
     """
-    rows: Any = trainer.train_dataset
     description = row_facts(rows)
-    if trainer.stream is not None:
-        description = trainer.stream.stream.settings()
+    if stream is not None:
+        description = stream.settings()
     elif not description:
         description = {"rows": len(rows) if hasattr(rows, "__len__") else None}
     differs = description != on_first_process(lambda: description)
-    if trainer.host.largest(int(differs)):
+    if host.largest(int(differs)):
         raise ValueError(
             "train_dataset does not have the same rows on all processes, each of which reads a "
             "part: use the same data on each machine, in the same order, and no unseeded "
@@ -93,9 +94,10 @@ def check_rows(facts: Mapping[str, Any], rows: Any) -> None:
     before = facts.get(ROWS, now)
     if ROWS_OF_EARLY_VERSIONS in facts:
         before = [facts[ROWS_OF_EARLY_VERSIONS][0], now[1]]
-        logger.warning_once(  # scripts also check before training
+        warning_once(  # scripts also check before training
+            logger,
             "The checkpoint was written by an early version of headless_trainer: only the number "
-            "of its training rows is compared, not what is in them."
+            "of its training rows is compared, not what is in them.",
         )
     if before != now:
         raise ValueError(

@@ -47,6 +47,7 @@ class VanillaTrainer(PretrainingTrainer):
 
     objective = "vanilla"
     head_class = VocabularyHead
+    head: VocabularyHead
 
     def __init__(
         self,

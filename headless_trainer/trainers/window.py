@@ -4,6 +4,7 @@ import re
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -11,8 +12,8 @@ from torch import Tensor
 from transformers import TrainerCallback
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from ..checkpoints.finding import best_checkpoint
 from ..objective.prior import CANDIDATES
-from .resume import best_checkpoint
 from .step import Candidates
 
 
@@ -74,6 +75,26 @@ class TrainingWindow(TrainerCallback):
         processes.
         """
         self.candidates, self.drawn = (is_first * int(totals.get(name, 0)) for name in CANDIDATES)
+
+    def totals(self, sum_over_processes: Callable[[Tensor], Tensor]) -> dict[str, float]:
+        """Return sums over the whole run and all processes, which a resumed run continues."""
+        sums = torch.tensor([self.tokens_seen, self.candidates, self.drawn])
+        tokens_seen, *candidates = sum_over_processes(sums).tolist()
+        totals = {
+            "tokens_seen": tokens_seen,
+            "train_seconds": self.train_seconds,
+            "process_seconds": self.process_seconds,
+        }
+        if candidates[0]:
+            totals |= dict(zip(CANDIDATES, candidates, strict=True))
+        return totals
+
+    def go_on_from(self, totals: dict[str, float], is_first: bool) -> None:
+        """Restore the `totals` of a checkpoint: the first process holds sums over all processes."""
+        self.tokens_seen = int(totals["tokens_seen"]) if is_first else 0
+        self.carry_candidates(totals, is_first)
+        self.train_seconds = totals["train_seconds"]
+        self.process_seconds = totals["process_seconds"]
 
     def start_step(self) -> None:
         self._started = time.perf_counter()
@@ -187,12 +208,14 @@ def peak_memory_mib(device: torch.device) -> float:
     """Return the peak memory so far in MiB: of tensors on a CUDA GPU, else of the whole process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
-    try:  # on Linux getrusage starts from the peak of the parent process
-        peak = re.search(
-            r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE
-        )[1]
-        return int(peak) / 2**10
-    except (OSError, TypeError):  # another system, or a sandbox without it
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        # Bytes there, KiB elsewhere.
-        return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+    try:  # where there is none, or in a sandbox without the line, getrusage answers below
+        status = Path("/proc/self/status").read_text()
+    except OSError:  # another system
+        status = ""
+    peak_of_process = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    if peak_of_process is not None:
+        return int(peak_of_process[1]) / 2**10
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if sys.platform == "darwin":  # in bytes there, elsewhere in KiB
+        return peak / 2**20
+    return peak / 2**10

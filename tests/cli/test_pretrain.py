@@ -321,7 +321,7 @@ def test_a_run_counts_its_own_rows_and_seeds_its_stream(tmp_path, text_file):
         ]
         return make_trainer(
             *parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], flags)
-        )[0]
+        )
 
     run = made("memory", "--objective", "sampled_softmax")
     counts = torch.zeros(run.head.size, dtype=torch.long)
@@ -347,7 +347,7 @@ def test_earlier_texts_are_mixed_in_without_those_that_are_held_out(tmp_path):
         *("--replay_file", str(earlier), "--eval_old_file", str(earlier)),
         *("--replay_share", "0.25", "--max_seq_length", "32"),
     ]
-    run, _ = make_trainer(
+    run = make_trainer(
         *parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], flags)
     )
     texts = [run.processing_class.decode(row["input_ids"]) for row in run.train_dataset]
@@ -386,7 +386,7 @@ def test_conversations_are_written_with_the_template_and_the_column_is_recorded(
         *("--train_file", str(tmp_path / "chats.jsonl"), "--output_dir", str(tmp_path / "run")),
         *(["--streaming"] if streaming else []),
     ]
-    run, _ = make_trainer(
+    run = make_trainer(
         *parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], flags)
     )
     row = next(iter(run.train_dataset))
@@ -400,7 +400,7 @@ def test_the_column_that_was_chosen_is_recorded(tmp_path):
     lines = [json.dumps({"id": number, "phrase": f"ship {number}"}) for number in range(200)]
     (tmp_path / "phrases.jsonl").write_text("\n".join(lines))
     flags = [*QUICK, *DECODER, "--train_file", str(tmp_path / "phrases.jsonl")]
-    run, _ = make_trainer(
+    run = make_trainer(
         *parse_args(
             [ModelArguments, DataArguments, HeadlessTrainingArguments],
             [*flags, "--output_dir", str(tmp_path / "run")],

@@ -32,9 +32,12 @@ from headless_trainer import (
     VanillaTrainer,
     load_token_counts,
 )
+from headless_trainer.cards.facts import RunFacts
+from headless_trainer.checkpoints.finding import find_start
 from headless_trainer.checkpoints.settings import read_settings
 from headless_trainer.files.manifest import read_facts, write_manifest
-from headless_trainer.trainers.resume import check_resume, is_finished, load_totals
+from headless_trainer.trainers.resume import check_resume, is_finished
+from headless_trainer.trainers.run import CheckedRun
 from headless_trainer.trainers.same_run import check_architecture, class_name
 from headless_trainer.trainers.training_rows import row_facts
 from headless_trainer.trainers.window import TrainingWindow
@@ -84,11 +87,45 @@ def test_what_the_optimizer_brings_back_is_said_to_have_no_effect(tmp_path, capl
     assert (written["learning_rate"], written["weight_decay"]) == (0.001, 0.0)
 
 
+def test_a_trainer_takes_over_what_a_command_found_and_looks_for_nothing_again(
+    tmp_path, monkeypatch
+):
+    trainer_for(tmp_path / "a", "mlm", Tokenizer(), data=rows(), **SAVING).train()
+    start = find_start(str(tmp_path / "a" / "checkpoint-1"), str(tmp_path / "b"))
+    again = trainer_for(tmp_path / "b", "mlm", Tokenizer(), data=rows(), **SAVING)
+    facts = RunFacts(uses_chat_template=True)
+    again.take_over(CheckedRun(start, facts, torch.bfloat16, rows(4)))
+    for name in ("find_start", "resume.check_resume"):
+        monkeypatch.setattr(f"headless_trainer.trainers.pretraining.{name}", None)
+    again.train()
+    assert again.state.global_step == 2 and len(logged(again)) == 2  # one before the resume
+    assert (again.facts, again.saved_dtype) == (facts, torch.bfloat16)
+    assert len(again.old_eval_dataset) == 4
+
+
+def test_what_a_command_found_in_one_folder_is_not_used_in_another(tmp_path):
+    trainer_for(tmp_path / "a", "mlm", Tokenizer(), data=rows(), **SAVING).train()
+    start = find_start(str(tmp_path / "a" / "checkpoint-1"), str(tmp_path / "b"))
+    again = trainer_for(tmp_path / "b", "mlm", Tokenizer(), data=rows(), **SAVING)
+    again.take_over(CheckedRun(start, RunFacts()))
+    again.args.output_dir = str(tmp_path / "c")
+    again.train()
+    assert (tmp_path / "c" / "checkpoint-1").is_dir()  # it started anew
+
+
+def test_a_checkpoint_of_another_run_is_refused_when_it_is_taken_over(tmp_path):
+    trainer_for(tmp_path / "a", "mlm", Tokenizer(), data=rows(), **SAVING).train()
+    start = find_start(str(tmp_path / "a" / "checkpoint-1"), str(tmp_path / "b"))
+    again = trainer_for(tmp_path / "b", "mlm", Tokenizer(), data=rows(), seed=7, **SAVING)
+    with pytest.raises(ValueError, match="seed is 7 .* 42"):
+        again.take_over(CheckedRun(start, RunFacts()))
+
+
 def test_checking_a_checkpoint_changes_no_setting(tmp_path, caplog):
     trainer_for(tmp_path / "a", "mlm", Tokenizer(), data=rows(), **SAVING).train()
     again = trainer_for(tmp_path / "b", "mlm", Tokenizer(), learning_rate=0.5, data=rows())
     before = dict(vars(again.args))
-    check_resume(again, str(tmp_path / "a" / "checkpoint-1"))
+    check_resume(again.run, str(tmp_path / "a" / "checkpoint-1"))
     assert vars(again.args) == before and not ours(caplog)
 
 
@@ -584,7 +621,7 @@ def test_seconds_of_processes_add_up_where_their_number_changes(tmp_path):
         tmp_path / "on_two", task="clm", max_steps=4, save_strategy="no", eval_strategy="no"
     )
     on_two.window = TrainingWindow(processes=2)
-    load_totals(on_two, str(tmp_path / "checkpoint-2"))
+    on_two.restore_totals(str(tmp_path / "checkpoint-2"))
     on_two.window.start_step()
     on_two.window.on_step_end(None, None, None)
     more = on_two.window.train_seconds - totals["train_seconds"]
@@ -605,7 +642,7 @@ def test_counts_over_all_processes_are_the_first_one_s_alone(tmp_path, monkeypat
     seen = run.window.tokens_seen
     for is_first, want in ((True, seen), (False, 0)):  # of the run that goes on in the same process
         monkeypatch.setattr(run, "is_world_process_zero", lambda is_first=is_first: is_first)
-        load_totals(run, str(tmp_path / "checkpoint-2"))
+        run.restore_totals(str(tmp_path / "checkpoint-2"))
         assert run.window.tokens_seen == want
 
 

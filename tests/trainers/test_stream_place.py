@@ -110,7 +110,7 @@ def test_refused(tmp_path, text_lines):
         ValueError,
         match="no position in these rows, since its run read a stream: add --streaming, or",
     ):
-        check_resume(plain, checkpoint)
+        check_resume(plain.run, checkpoint)
     # As a run that read no stream leaves a checkpoint.
     os.remove(os.path.join(checkpoint, "stream_0.json"))
     write_manifest(checkpoint, **read_facts(checkpoint) | {"stream": False})
