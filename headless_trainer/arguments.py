@@ -217,6 +217,9 @@ class HeadlessTrainingArguments(TrainingArguments):
         ```
     """
 
+    if TYPE_CHECKING:
+        output_dir: str = ""  # transformers sets it if nobody does
+
     objective: ObjectiveName = HfArg(
         default="headless",
         help=f"What is trained: {', '.join(OBJECTIVES)}. "
@@ -331,7 +334,8 @@ class HeadlessTrainingArguments(TrainingArguments):
                 kernels_off = {"cross_entropy": False, "fused_linear_cross_entropy": False}
                 self.liger_kernel_config = kernels_off | (self.liger_kernel_config or {})
             if self.greater_is_better and self.lr_scheduler_type in FOLLOW_SCORES:
-                self.lr_scheduler_kwargs = {"mode": "max"} | (self.lr_scheduler_kwargs or {})
+                of_user: Any = self.lr_scheduler_kwargs or {}  # the parent has parsed it
+                self.lr_scheduler_kwargs = {"mode": "max"} | of_user
             if self.label_names is None:
                 self.label_names = ["labels"]
         if self.report_to and self.run_name is None:

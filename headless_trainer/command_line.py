@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
+
+if TYPE_CHECKING:
+    from transformers import HfArgumentParser
 
 COMMANDS = {  # the commands and their descriptions
     "pretrain": (
@@ -173,18 +176,22 @@ def words_of(argv: list[str] | None) -> list[str]:
     return list(argv)
 
 
-def _make_parser(dataclass_types: list[type]) -> argparse.ArgumentParser:
+def _make_parser(dataclass_types: list[Any]) -> "HfArgumentParser":
     # Not at the top: the import takes a second, which listing the commands should not take.
     from transformers import HfArgumentParser
 
-    parser = HfArgumentParser(
+    class Parser(HfArgumentParser):
+        """Shortens errors, since argparse quotes values whole."""
+
+        def error(self, message: str) -> NoReturn:
+            super().error(message[:LONGEST_MESSAGE])
+
+    parser = Parser(
         dataclass_types,
         allow_abbrev=False,
         add_help=False,
         usage=argparse.SUPPRESS,  # it would have 200 flags
     )
-    end_with_error = parser.error
-    parser.error = lambda message: end_with_error(message[:LONGEST_MESSAGE])
     parser.add_argument("--help-all", action="help", help=argparse.SUPPRESS)
     return parser
 
@@ -277,7 +284,8 @@ def help_text(dataclass_types: list[type]) -> str:
                 continue
             declaring = _declaring_class(arguments_class, field.name)
             if not declaring.__module__.startswith("transformers."):
-                topic = declaring.__doc__.partition("\n")[0].rstrip(".").replace("`", "")
+                first_line = (declaring.__doc__ or "").partition("\n")[0]
+                topic = first_line.rstrip(".").replace("`", "")
                 lines_of_topics.setdefault(topic, []).append(_flag_line(field))
             elif field.name in COMMON:
                 lines_of_transformers.append(_flag_line(field, REWORDED.get(field.name)))
@@ -337,8 +345,9 @@ def show_usage(text: str, argv: list[str] | None = None) -> None:
     print(text, flush=True)
     if {"torch", "IPython"} & sys.modules.keys():  # a notebook goes on afterwards
         return
+    modules: dict[str, Any] = sys.modules
     for package in ("torch", "accelerate", "peft"):
-        sys.modules[package] = None  # makes its import fail
+        modules[package] = None  # makes its import fail
     os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # of the missing torch
 
 

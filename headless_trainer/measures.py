@@ -99,12 +99,27 @@ PERPLEXITY_CHART = Chart(
     lambda nats: math.exp(min(nats, 700.0)),
     log=True,
 )
-LOSS = {"form": "{:.3f}".format, "unit": "nats"}
+THREE_DECIMALS = "{:.3f}".format
 
 # In the order in which they are shown everywhere.
 TRAINING = (
-    Measure("loss", "loss", shown=(CONSOLE, PICTURE), chart=LOSS_CHART, **LOSS),
-    Measure("loss_floor", "floor", shown=(CONSOLE, PICTURE), line="--", chart=LOSS_CHART, **LOSS),
+    Measure(
+        "loss",
+        "loss",
+        shown=(CONSOLE, PICTURE),
+        form=THREE_DECIMALS,
+        unit="nats",
+        chart=LOSS_CHART,
+    ),
+    Measure(
+        "loss_floor",
+        "floor",
+        shown=(CONSOLE, PICTURE),
+        form=THREE_DECIMALS,
+        unit="nats",
+        line="--",
+        chart=LOSS_CHART,
+    ),
     Measure("random_guess_loss", "random guess", shown=(PICTURE,), unit="nats", line=":"),
     Measure(
         "tokens_per_second", "tok/s", shown=(CONSOLE,), form="{:,.0f}".format, chart=SPEED_CHART
@@ -142,9 +157,23 @@ EVALUATION = (
         (CONSOLE, RESULTS),
         form="{:,.1f}".format,
     ),
-    Measure("eval_loss", "pool loss", _evaluates_pool, "lower", (CONSOLE,), **LOSS),
     Measure(
-        "eval_loss", "loss", lambda args: not _evaluates_pool(args), "lower", (CONSOLE,), **LOSS
+        "eval_loss",
+        "pool loss",
+        _evaluates_pool,
+        "lower",
+        (CONSOLE,),
+        form=THREE_DECIMALS,
+        unit="nats",
+    ),
+    Measure(
+        "eval_loss",
+        "loss",
+        lambda args: not _evaluates_pool(args),
+        "lower",
+        (CONSOLE,),
+        form=THREE_DECIMALS,
+        unit="nats",
     ),
     Measure("eval_cross_entropy_without_bias", when=_full_vocabulary, better="lower"),
     Measure("eval_accuracy_without_bias", when=_full_vocabulary, better="higher"),

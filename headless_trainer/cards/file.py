@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCard
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..files.manifest import CARD_NAME
 from ..files.whole import write_whole
@@ -63,10 +63,12 @@ def add_results(folder: str | Path, results: Sequence[EvalResult]) -> None:
     card = read_card(folder)
     if not added or card is None:
         return
-    earlier = {_figure(result): result for result in card.data.eval_results or ()}
-    card.data.eval_results = [*(earlier | added).values()]
-    card.data.model_name = card.data.model_name or Path(folder).resolve().name
-    shown = results_table(card.data.eval_results)
+    data = card.data
+    assert isinstance(data, ModelCardData)  # annotated as that of any card
+    earlier = {_figure(result): result for result in data.eval_results or ()}
+    data.eval_results = [*(earlier | added).values()]
+    data.model_name = data.model_name or Path(folder).resolve().name
+    shown = results_table(data.eval_results)
     card.text = re.sub(
         f"{RESULTS_BEGIN}.*?{RESULTS_END}", lambda _: shown, card.text, count=1, flags=re.DOTALL
     )

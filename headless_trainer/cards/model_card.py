@@ -265,7 +265,7 @@ def _task_type(causal: bool) -> str:
 def _datasets(inherited: Sequence[str], dataset: str | None) -> list[str] | None:
     """Return the source checkpoint's datasets and this one, if it is on the Hub, each once."""
     names = list(inherited)
-    if card_facts.on_hub(dataset):
+    if dataset is not None and card_facts.on_hub(dataset):
         names.append(dataset)
     return list(dict.fromkeys(names)) or None
 
@@ -309,13 +309,14 @@ def held_out_results(
         described = f"held-out part of {card_facts.data_name(data_args)}"
         if data_args.validation_file:
             described = card_facts.file_names(data_args.validation_file)
-    dataset = {"dataset_type": "local", "dataset_config": described, "dataset_split": None}
-    if data_args is not None and card_facts.on_hub(data_args.dataset_name):
-        dataset = {
-            "dataset_type": data_args.dataset_name,
-            "dataset_config": data_args.dataset_config_name,
-            "dataset_split": "held out",
-        }
+    dataset_type = "local"
+    dataset_config: str | None = described
+    dataset_split = None
+    named = None if data_args is None else data_args.dataset_name
+    if data_args is not None and named is not None and card_facts.on_hub(named):
+        dataset_type = named
+        dataset_config = data_args.dataset_config_name
+        dataset_split = "held out"
     measures = {
         measure.name: measure
         for measure in shown_in(RESULTS)
@@ -333,7 +334,9 @@ def held_out_results(
         result = EvalResult(
             task_type=_task_type(task == "clm"),
             dataset_name=described,
-            **dataset,
+            dataset_type=dataset_type,
+            dataset_config=dataset_config,
+            dataset_split=dataset_split,
             metric_type=measure.bare_name,
             metric_name=metric_name,
             metric_value=six_digits(metrics[measure.name]),

@@ -3,6 +3,7 @@
 import logging
 import re
 import sys
+from functools import partial
 
 import datasets
 from tqdm.auto import tqdm
@@ -56,14 +57,16 @@ def start_logging(args=None) -> None:
 def quiet_libraries() -> None:
     """Silence messages that libraries log at each start or about normal conditions."""
     for name, pattern in LEFT_OUT.items():
-        logging.getLogger(name).addFilter(
-            lambda record, pattern=pattern: not re.search(pattern, record.getMessage())
-        )
+        logging.getLogger(name).addFilter(partial(_says_else, pattern))
     transformers_logging.disable_progress_bar()  # bars of written files, not the bar of training
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     # An error with the same text follows.
     logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
+
+
+def _says_else(pattern: str, record: logging.LogRecord) -> bool:
+    return not re.search(pattern, record.getMessage())
 
 
 class AboveBars(logging.StreamHandler):
@@ -80,7 +83,8 @@ class AboveBars(logging.StreamHandler):
 class Bars(ProgressCallback):
     """The progress bars of transformers, without its printed dictionaries."""
 
-    on_log = TrainerCallback.on_log
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        """Print nothing: `LogLines` does."""
 
 
 class LogLines(TrainerCallback):

@@ -8,6 +8,7 @@ import numpy as np
 from datasets.fingerprint import Hasher
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
+from transformers.utils.logging import warning_once
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,8 @@ class DocumentEncoder:
     def warn_of_doubled(self, doubled: int, documents: str) -> None:
         """Warn that ``doubled`` of ``documents``, such as "the first 100", were marked already."""
         added = self.tokenizer.convert_ids_to_tokens([*self.added_before, *self.added_after])
-        logger.warning_once(  # type: ignore[attr-defined] # transformers adds it
+        warning_once(
+            logger,
             "%d of %s documents already begin or end with what the tokenizer adds there (%s), "
             "which is not added again.",
             doubled,

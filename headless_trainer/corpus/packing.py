@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, TypedDict
 
 import datasets
 import numpy as np
@@ -20,6 +21,7 @@ import torch
 from datasets import Dataset, IterableDataset
 from datasets.fingerprint import update_fingerprint
 from transformers import PreTrainedTokenizerBase
+from transformers.utils.logging import warning_once
 
 from ..arguments import DataArguments, HeadlessTrainingArguments
 from ..objective.masking import IGNORE_INDEX, LEARNED_MASKS
@@ -56,9 +58,15 @@ the last, int32 ``(rows + 1,)``.
 """
 
 
-def row_settings(
-    data_args: DataArguments, args: HeadlessTrainingArguments
-) -> dict[str, int | bool]:
+class RowSettings(TypedDict):
+    """How documents become rows, as the keyword arguments of those that make them."""
+
+    max_seq_length: int
+    line_by_line: bool
+    share_rows: bool
+
+
+def row_settings(data_args: DataArguments, args: HeadlessTrainingArguments) -> RowSettings:
     """Return how documents become rows, for a stream and for rows that are tokenized at once."""
     return {
         "max_seq_length": data_args.max_seq_length,
@@ -108,7 +116,7 @@ def tokenize_and_pack(
             "isolate_documents is True with line_by_line but the tokenizer has no end-of-text "
             "token."
         )
-    settings = {
+    settings: RowSettings = {
         "max_seq_length": max_seq_length,
         "line_by_line": line_by_line,
         "share_rows": share_rows,
@@ -134,17 +142,14 @@ def tokenize_and_pack(
 
 
 def _cache_path(
-    texts: Dataset, encoder: DocumentEncoder, cache_dir: str | None, settings: dict
+    texts: Dataset, encoder: DocumentEncoder, cache_dir: str | None, settings: RowSettings
 ) -> Path:
-    decisive = settings | {
-        "tokenizer": encoder.identity,
-        "version": ROWS_VERSION,
-    }
+    decisive = {**settings, "tokenizer": encoder.identity, "version": ROWS_VERSION}
     fingerprint = update_fingerprint(
         texts._fingerprint, "headless_trainer.tokenize_and_pack", decisive
     )
     if cache_dir is None and texts.cache_files:
-        cache_dir = Path(texts.cache_files[0]["filename"]).parent
+        cache_dir = str(Path(texts.cache_files[0]["filename"]).parent)
     return cache_folder(cache_dir) / f"rows-{fingerprint}.arrow"
 
 
@@ -184,6 +189,7 @@ def _rows(
             yield np.concatenate(some_rows), bounds
             some_rows = list(itertools.islice(rows, _ROWS_AT_ONCE))
         return
+    # Rows run on across documents and batches: what fills no row begins the next batch's first.
     carried = np.empty(0, np.int32)
     tokens = 0
     for ids, _ in batches:
@@ -212,14 +218,15 @@ def _lines(
     try:
         for ids, lengths in batches:
             documents += len(lengths)
-            cut += np.count_nonzero(lengths > max_seq_length)
+            cut += int(np.count_nonzero(lengths > max_seq_length))
             tokens += len(ids)
             lost += int((lengths - max_seq_length).clip(min=0).sum())
             yield cut_documents(ids, lengths[lengths > 0], closing_ids, max_seq_length)
         which = ""
     finally:
         if lost:
-            logger.warning_once(  # a stream is read again by each evaluation
+            warning_once(  # a stream is read again by each evaluation
+                logger,
                 "line_by_line: %d of %s%d documents are longer than max_seq_length, %d, and cut: "
                 "%.1f %% of tokens are lost.",
                 cut,
@@ -240,6 +247,7 @@ def cut_documents(
     kept = np.minimum(lengths, max_seq_length)
     position = np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths)
     closed = np.isin(ids[lengths.cumsum() - 1], closing_ids)
+    # The first tokens of a document and, in place of the last of them, the one that closes it.
     stays = (position < np.repeat(kept - closed, lengths)) | (
         position == np.repeat(lengths - closed, lengths)
     )
@@ -258,10 +266,12 @@ def shared_rows(documents: Iterable[np.ndarray], max_seq_length: int) -> Iterato
     Documents are ``(tokens,)``, none longer than a row. Each goes into the one of `_OPEN_ROWS` rows
     where it leaves the least room; if it fits in none, the fullest row is yielded.
     """
-    # Sorted: room, number of the row, its documents.
+    # Sorted: room, number of the row, its documents. Numbers differ, so documents, which cannot be
+    # compared, never decide the order.
     open_rows: list[tuple[int, int, list[np.ndarray]]] = []
     numbers = itertools.count()
     for document in documents:
+        # A pair without a number sorts before those with one: the fullest row with enough room.
         place = bisect.bisect_left(open_rows, (len(document),))
         if place < len(open_rows):
             room, number, row = open_rows.pop(place)
@@ -298,17 +308,18 @@ def _encoded_batches(texts: Dataset, encoder: DocumentEncoder, num_proc: int) ->
         texts = texts.flatten_indices()
     texts = texts.with_format("arrow")
     sizes = pc.fill_null(pc.binary_length(texts.data.column("text")), 0).to_numpy()
-    ranges = list(batches_by_size(sizes, BATCH_BYTES, DOCUMENTS_AT_ONCE))
+    ranges: Any = list(batches_by_size(sizes, BATCH_BYTES, DOCUMENTS_AT_ONCE))
     workers = min(num_proc, len(ranges) // 4)
-    workers = workers if workers > 1 else 0
-    loader = torch.utils.data.DataLoader(
+    prefetched: int | None = 4  # results are held in memory if the disk is slower than the cores
+    if workers <= 1:  # a single process that sends its results is slower than none
+        workers = 0
+        prefetched = None  # or torch refuses it
+    loader: torch.utils.data.DataLoader = torch.utils.data.DataLoader(
         ranges,
         batch_size=None,
         collate_fn=functools.partial(_encode_range, texts, encoder),
         num_workers=workers,
-        prefetch_factor=4
-        if workers
-        else None,  # held in memory if the disk is slower than the cores
+        prefetch_factor=prefetched,
         generator=torch.Generator(),  # separate, so that the run's does not change
     )
     with datasets.utils.tqdm(total=len(texts), desc="Tokenizing", unit=" documents") as progress:
@@ -339,6 +350,7 @@ def check_token_ids(
             (columns["input_ids"] for columns, _ in token_arrays(rows.select_columns("input_ids"))),
         )
     else:
+        # The tokenizer makes the ids of a stream, most of which is not read here.
         largest = id_count(tokenizer) - 1
         arrays = (np.asarray(row["input_ids"]) for row in itertools.islice(rows, _FIRST_ROWS))
     tokens = unknown = 0
@@ -347,8 +359,9 @@ def check_token_ids(
     for ids in arrays:
         largest = max(largest, int(ids.max(initial=-1)))
         if has_unknown:
-            unknown += np.count_nonzero(ids == tokenizer.unk_token_id)
-            tokens += len(ids) - np.count_nonzero(np.isin(ids, tokenizer.all_special_ids))
+            unknown += int(np.count_nonzero(ids == tokenizer.unk_token_id))
+            special = np.isin(ids, tokenizer.all_special_ids)
+            tokens += len(ids) - int(np.count_nonzero(special))
     if largest >= num_embeddings:  # a device would fail with an unreadable message
         raise ValueError(
             f"The largest token id is {largest} but the embedding has {num_embeddings} rows (the "
@@ -381,11 +394,10 @@ def target_counts(
     a row or, with ``isolate``, of each document.
     """
     counts = np.zeros(num_embeddings, dtype=np.int64)
-    ends = (
-        [end for end in (tokenizer.eos_token_id, tokenizer.sep_token_id) if end is not None]
-        if isolate
-        else []
-    )
+    ends: list[int] = []
+    if isolate:
+        ids_of_ends = (tokenizer.eos_token_id, tokenizer.sep_token_id)
+        ends = [end for end in ids_of_ends if end is not None]
     for columns, bounds in token_arrays(dataset):
         ids = columns["input_ids"]
         targets = columns.get("labels", ids)
@@ -398,11 +410,13 @@ def target_counts(
                 predicted &= columns.get("special_tokens_mask", 0) == 0
                 predicted &= ~np.isin(ids, tokenizer.all_special_ids)
         if task == "clm":
+            # Nothing stands before the first token of a row, and so predicts it.
             predicted[bounds[:-1][np.diff(bounds) > 0]] = False
             places = columns.get("position_ids", columns.get(PLACES))
             has_places = places is not None
             ended = np.zeros(len(ids), bool)
             if has_places:
+                # Position 0 begins a document, which the one before it does not predict.
                 predicted &= places != 0
             else:
                 ended |= np.isin(ids, ends)

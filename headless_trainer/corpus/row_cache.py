@@ -74,13 +74,18 @@ def find_or_write(
     return [datasets.Dataset.from_file(str(path)) for path in paths]
 
 
-def _report_growth(path: Path, sizes: set[int]) -> None:
-    """Report progress if the file that another run writes has grown since the last call."""
+def _report_growth(path: Path, sizes: set[int]) -> bool:
+    """Report progress if the file that another run writes has grown since the last call.
+
+    Returns:
+        False, so that a lock goes on waiting.
+    """
     with suppress(FileNotFoundError):
         size = path.stat().st_size
         if size not in sizes:
             sizes.add(size)
             made_progress()
+    return False
 
 
 def _write(

@@ -369,15 +369,17 @@ class Texts:
         if OLD in self.parts:
             # What an earlier run held out, if it was a default run or held out more.
             old_percentage = min(percentage, DataArguments.validation_split_percentage)
-            _, texts[OLD] = self._both_sides(OLD, old_percentage / 100)
-            if len(texts[OLD]) == 0:
+            old: Any = self._both_sides(OLD, old_percentage / 100)[1]
+            texts[OLD] = old
+            if len(old) == 0:
                 raise ValueError(
                     f"eval_old_file {self.args.eval_old_file!r:.300} has no documents in the "
                     f"{old_percentage:g} % that are held out: add text."
                 )
         if REPLAY in self.parts:
-            texts[REPLAY], _ = self._both_sides(REPLAY, percentage / 100)
-            if len(texts[REPLAY]) == 0:
+            replayed: Any = self._both_sides(REPLAY, percentage / 100)[0]
+            texts[REPLAY] = replayed
+            if len(replayed) == 0:
                 raise ValueError(
                     f"replay_file {self.args.replay_file!r:.300} has no documents beside the "
                     f"{percentage:g} % that are held out: add text."

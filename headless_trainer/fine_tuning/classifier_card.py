@@ -8,6 +8,7 @@ other differences.
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import EvalResult
 from transformers import PreTrainedModel
@@ -74,7 +75,7 @@ def _glue_result(
     run: dict, loss: str | None, evaluation_set: str, scores: list[float]
 ) -> EvalResult:
     """Return the mean score of a task's runs on one evaluation set, as metadata of a card."""
-    how = {"seeds": len(scores)}
+    how: dict[str, Any] = {"seeds": len(scores)}
     if len(scores) > 1:
         how["standard_deviation"] = six_digits(statistics.stdev(scores))
     how["epoch"] = f"best of {len(run['epochs'])}"

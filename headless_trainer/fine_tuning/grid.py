@@ -97,7 +97,7 @@ def prepare_grid(arguments: GlueArguments, training: GlueTrainingArguments) -> G
     # Failures that come after the training are found here.
     if training.push_to_hub:
         _check_push(training, len(models), len(tasks))
-    loss = arguments.loss
+    loss: str | None = arguments.loss
     if loss is None:
         loss = tasks[0].problem.losses[0] if arguments.is_own_task else "balanced"
     settings = run_settings(arguments, training)

@@ -5,6 +5,7 @@ import logging
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -104,7 +105,8 @@ def _task_of_model(source: str, arguments: GlueArguments) -> Task:
     problem = _problem_of_model(config)
     names = None
     if problem is not REGRESSION:
-        names = tuple(config.id2label[index] for index in range(config.num_labels))
+        name_of_class: Any = config.id2label  # annotated with other keys, as JSON has them
+        names = tuple(name_of_class[index] for index in range(config.num_labels))
     columns = tuple(arguments.text_columns or getattr(config, "text_columns", ()))
     benchmark_task = TASKS.get(getattr(config, "benchmark_task", None))
     if benchmark_task is None or not _fits(benchmark_task, problem, config):

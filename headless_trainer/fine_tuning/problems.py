@@ -6,6 +6,7 @@ Letters used in shapes: N rows, C classes.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ class Problem:
     # From ``(N, C)`` scores to ``(N, C)`` probabilities, or the ``(N, 1)`` numbers.
     outputs: Callable[[Tensor], Tensor]
     # From outputs to labels in their original form.
-    predictions: Callable[[np.ndarray], np.ndarray]
+    predictions: Callable[[np.ndarray], Any]
     # From labels and the number of classes to the array for the loss.
     encode: Callable[[Sequence, int], np.ndarray]
     # The default score.

@@ -108,7 +108,7 @@ def check_grid_settings(
         if run["loss"] != loss:  # a folder and a table of its own
             continue
         # A result of an earlier version may lack a name, which is no difference.
-        current = {}
+        current: dict[str, Any] = {}
         if run["model"] in models:
             current |= asdict(models[run["model"]])
         if run["task"] in rows:
@@ -120,7 +120,7 @@ def check_grid_settings(
         recorded = {
             name: value for name, value in run["settings"].items() if name != "hash of the files"
         }
-        for name in recorded | settings:
+        for name in {**recorded, **settings}:
             if recorded.get(name) != settings.get(name):
                 _refuse_other(output_dir, run, name, recorded.get(name), settings.get(name))
 

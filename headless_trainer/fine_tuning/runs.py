@@ -145,7 +145,7 @@ def make_classification_trainer(run: Run, grid: Grid, train: Dataset) -> Classif
     args = copy.copy(grid.training)
     args.push_to_hub = False  # the best model is pushed at the end of the grid
     args.seed = run.seed
-    config = copy.deepcopy(run.model.configs[task.num_labels])
+    config: Any = copy.deepcopy(run.model.configs[task.num_labels])
     config.num_labels = task.num_labels
     if task.num_labels > 1:
         config.id2label = dict(enumerate(task.label_names))

@@ -43,6 +43,7 @@ def read_part(arguments: GlueArguments, part: str) -> tuple[pa.Table, str]:
     if file:
         return _read_file(f"{part}_file", file)
     split = getattr(arguments, f"{part}_split") or part
+    assert arguments.dataset_name is not None  # files or a data set are required
     rows, where = _read_dataset(
         arguments, arguments.dataset_name, arguments.dataset_config_name, split
     )
@@ -229,11 +230,12 @@ def to_texts(task: Task, table: pa.Table, where: str) -> list[list[list[str]]]:
     _warn_of_rows_without_text(task, columns, where)
     if task.form == "wic":
         columns += [column_of(table, name, where).to_pylist() for name in MARK_COLUMNS]
-    to_candidates: Callable[..., list[list[str]]] = {
+    candidates_by_form: dict[str, Callable[..., list[list[str]]]] = {
         "segments": _segments,
         "wic": _marked,
         "copa": _sentences,
-    }[task.form]
+    }
+    to_candidates = candidates_by_form[task.form]
     return [to_candidates(*values) for values in zip(*columns, strict=True)]
 
 

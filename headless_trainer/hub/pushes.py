@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import Future, wait
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import HfApi, get_session, get_token, set_client_factory
 from huggingface_hub.utils import disable_progress_bars, validate_repo_id
@@ -93,9 +94,10 @@ class HubPushes(TrainerCallback):
     def __init__(
         self, args: TrainingArguments, token: str | None = None, private: bool | None = None
     ):
-        self.output_dir = Path(args.output_dir)
+        output_dir = str(args.output_dir)
+        self.output_dir = Path(output_dir)
         self.revision = args.hub_revision
-        self.repo = repository_name(args.hub_model_id, args.output_dir)
+        self.repo = repository_name(args.hub_model_id, output_dir)
         self.private = args.hub_private_repo if private is None else private
         self.stopping = lambda: False  # whether the process was told to end soon
         self._api = HfApi(token=token or args.hub_token)
@@ -105,7 +107,8 @@ class HubPushes(TrainerCallback):
         self._last_failure = ""  # as it was logged
         _watch_requests()
         disable_progress_bars()
-        threading._register_atexit(self.wait)  # atexit is too late: uploads start threads
+        of_threads: Any = threading  # the name is private
+        of_threads._register_atexit(self.wait)  # atexit is too late: uploads start threads
         self._start(self.output_dir, "")
 
     @property
@@ -233,7 +236,7 @@ class HubPushes(TrainerCallback):
     def _warn(self, error: str, command: str) -> None:
         """Log an error once, without the token and parts that differ between requests."""
         for token in (self._api.token, get_token()):
-            if token:
+            if isinstance(token, str) and token:
                 error = error.replace(token.strip(), "<token>")
         error = re.sub(r"\(Request ID:[^)]*\)|(?<=\w)\?\S+", "", error)
         error = " ".join(error.split())[:400].rstrip(".")

@@ -61,7 +61,7 @@ def frozen_fingerprint(model: nn.Module) -> str:
             if not weight.requires_grad:
                 digest.update(name.encode())
                 values = weight.detach().cpu().contiguous().flatten()
-                digest.update(values.view(torch.uint8).numpy())
+                digest.update(values.view(torch.uint8).numpy().data)
         _fingerprints[model] = digest.hexdigest()
     return _fingerprints[model]
 
@@ -73,7 +73,8 @@ def other_setting(model: nn.Module, folder: str | Path) -> tuple[str, Any, Any] 
         The name of a setting that differs, its value in the model and that in the folder; None if
         all are the same.
     """
-    for adapter, config in model.peft_config.items():
+    adapted: Any = model  # of peft, which may not be installed
+    for adapter, config in adapted.peft_config.items():
         path = Path(folder, SETTINGS_NAME)
         if adapter != "default":  # as peft saves those with a name
             path = Path(folder, adapter, SETTINGS_NAME)

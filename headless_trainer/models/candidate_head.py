@@ -11,6 +11,7 @@ Letters used in shapes: K predicted positions, U candidates, D width, V vocabula
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -23,7 +24,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from ..files.sources import find_file
 from ..processes.launch import shards
 from .checkpoint_weights import take_out
-from .trunk import infer_task, probe, probe_ids
+from .trunk import infer_task, input_embedding, probe, probe_ids
 
 # Submodules of a trunk with this prefix belong to the head. A final model stores them in a separate
 # file, since other clients that load the trunk do not know them.
@@ -53,12 +54,14 @@ class CandidateHead:
     embedding would score instead.
     """
 
-    softcap = None
+    softcap: float | None = None
 
     def __init__(self, trunk: PreTrainedModel):
         self.trunk = trunk
-        self.embedding, self.matrix = trunk.get_input_embeddings(), candidate_matrix(trunk)
-        self.size, name = self.embedding.num_embeddings, type(trunk).__name__
+        self.embedding = input_embedding(trunk)
+        self.matrix = candidate_matrix(trunk)
+        self.size = self.embedding.num_embeddings
+        name = type(trunk).__name__
         self.own = own_modules(trunk)
         if not self.own and getattr(trunk.config, MARK, False):
             raise ValueError(
@@ -112,7 +115,7 @@ class CandidateHead:
         return model(**inputs).last_hidden_state.flatten(0, 1)[predicted]
 
     @property
-    def row_weights(self) -> list[nn.Parameter]:
+    def row_weights(self) -> list[Tensor]:
         """Return the weights of which a step reads single rows: the input embedding, then the
         candidate matrix if any.
         """
@@ -169,8 +172,10 @@ def candidate_matrix(trunk: nn.Module) -> nn.Embedding | None:
     return getattr(trunk, NAME, None)
 
 
-def own_modules(trunk: nn.Module) -> dict[str, nn.Embedding]:
-    """Return the submodules of a trunk that only score candidates, by name."""
+def own_modules(trunk: nn.Module) -> dict[str, Any]:
+    """Return the submodules of a trunk that only score candidates, by name: embeddings, or what a
+    head of one's own has instead.
+    """
     return {name: module for name, module in trunk.named_children() if name.startswith(PREFIX)}
 
 
@@ -181,7 +186,7 @@ def give(trunk: PreTrainedModel, name: str, values: Tensor) -> nn.Embedding:
     Its ``name`` begins with `PREFIX`; ``values``, ``(V, ...)``, are its initial values.
     """
     if name not in own_modules(trunk):
-        weight = trunk.get_input_embeddings().weight
+        weight = input_embedding(trunk).weight
         values = values.to(weight.device, weight.dtype, copy=True)
         trunk.add_module(name, nn.Embedding.from_pretrained(values, freeze=False))
         setattr(trunk.config, MARK, True)
@@ -193,9 +198,10 @@ def untie(trunk: PreTrainedModel, values: Tensor | None = None) -> PreTrainedMod
     """Add to a trunk, in place, a candidate matrix that starts at ``(V, D)`` values, random ones by
     default.
     """
-    weight = trunk.get_input_embeddings().weight
+    weight = input_embedding(trunk).weight
     if values is None:
-        values = nn.Embedding(*weight.shape, device=weight.device, dtype=weight.dtype).weight
+        rows, width = weight.shape
+        values = nn.Embedding(rows, width, device=weight.device, dtype=weight.dtype).weight
         values.normal_(std=getattr(trunk.config, "initializer_range", None) or 0.02)
     give(trunk, NAME, values)
     return trunk

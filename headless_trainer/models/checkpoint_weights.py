@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -34,6 +35,8 @@ from transformers.utils import (
 from ..files.manifest import TRAINED_NAME
 
 CPU = "cpu"
+Module = TypeVar("Module", bound=nn.Module)
+
 NO_VALUES = "meta"  # tensors on it have a shape and a dtype, but take no memory
 
 
@@ -165,8 +168,11 @@ def _convert(
 ) -> ConvertedWeights:
     """Bring stored weights into the form of a model; ``is_converted`` if they have another one."""
     shell = _shell(model, {})
+    conversions: Any = []
+    if is_converted:
+        conversions = get_model_conversion_mapping(model)
     settings = LoadStateDictConfig(
-        weight_mapping=get_model_conversion_mapping(model) if is_converted else [],
+        weight_mapping=conversions,
         device_map={"": device},
     )
     with _without_progress_bar():
@@ -177,7 +183,7 @@ def _convert(
     return ConvertedWeights(tensors, sorted(report.unexpected_keys), reshaped)
 
 
-def _shell(module: nn.Module, copies: dict[int, Tensor]) -> nn.Module:
+def _shell(module: Module, copies: dict[int, Tensor]) -> Module:
     """Return a copy of a module whose weights have no values, and which shares all else with it.
 
     The library's loader replaces the weights of the model that it is given. Those of the original

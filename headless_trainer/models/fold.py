@@ -6,6 +6,7 @@ Letters used in shapes: D width, V vocabulary size.
 
 import base64
 import copy
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from transformers import PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from .projection import find_projection
-from .trunk import probe, probe_ids
+from .trunk import base_of, probe, probe_ids
 
 # Entry of a configuration that stores the last LayerNorm as it was before the fold.
 FOLD = "headless_fold"
@@ -77,7 +78,7 @@ def unfold(trunk: PreTrainedModel) -> PreTrainedModel:
             "be undone under DeepSpeed's stage 3: start from its headless checkpoint, or use "
             "another stage."
         )
-    norm = trunk.get_submodule(record["layer_norm"])
+    norm: Any = trunk.get_submodule(record["layer_norm"])
     gain, shift = _from_text(record["gain"]), _from_text(record["shift"])
     # The fold left ones, which training may have changed: the outputs in old units are ``g * (gain
     # * x + shift - 1) + s``.
@@ -127,7 +128,7 @@ def last_layer_norm(model: PreTrainedModel) -> nn.LayerNorm | None:
         # not subclasses: Nemotron's adds one to its gain
         if type(module) is nn.LayerNorm and module.weight is not None
     ]
-    hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
+    hidden = probe(base_of(model), probe_ids(model)).last_hidden_state
     for hook in hooks:
         hook.remove()
     return next(

@@ -49,7 +49,8 @@ def forward_state(model: PreTrainedModel) -> dict[str, Any]:
 def restore_forward_state(model: PreTrainedModel, state: dict[str, Any]) -> None:
     """Bring a model into a state that `forward_state` returned."""
     if ATTENTION in state:
-        model.base_model.set_attention_type(state[ATTENTION])
+        big_bird: Any = model.base_model
+        big_bird.set_attention_type(state[ATTENTION])
     for place, length in state.get(LENGTHS, {}).items():
         module_name, _, name = place.partition(":")
         kind_of_layers = name.removesuffix(LENGTH_SUFFIX).removesuffix("_")
@@ -69,7 +70,7 @@ def undivided_weights(model: nn.Module) -> Iterator[None]:
     Its outputs stay the same, since a LayerNorm follows. Weights that are divided already, by an
     evaluation elsewhere, are multiplied again.
     """
-    dividing = [module for module in model.modules() if hasattr(module, DIVIDED)]
+    dividing: list[Any] = [module for module in model.modules() if hasattr(module, DIVIDED)]
     with ExitStack() as settings:
         for module in dividing:
             was_training = module.training

@@ -29,7 +29,7 @@ from .candidate_head import MARK, PREFIX, CandidateHead, load_trunk
 from .fold import fold_bias, last_layer_norm, unfold, wide
 from .padding_row import keep_padding_id
 from .projection import LOGIT_TRANSFORMS, SOFTCAP, find_projection, reads_trunk
-from .trunk import check_headless, drop_pooler, find_trunk, infer_task
+from .trunk import check_headless, drop_pooler, find_trunk, infer_task, input_embedding
 
 logger = logging.getLogger(__name__)
 
@@ -88,21 +88,25 @@ def attach_lm_head(
         folder = trunk
         trunk = load_trunk(folder, dtype="auto")
         check_headless(trunk.config, str(folder))
-    has_counts = isinstance(token_counts, Tensor)
-    source = folder if has_counts or token_counts is None else token_counts
+    counts: Tensor | None = None
+    source = folder
+    if isinstance(token_counts, Tensor):
+        counts = token_counts
+    elif token_counts is not None:
+        source = token_counts
     if init == "prior" and source is not None:
         # With counts, only the share of drawn candidates is missing, which not every folder has.
-        with suppress(FileNotFoundError) if has_counts else nullcontext():
+        with nullcontext() if counts is None else suppress(FileNotFoundError):
             stored_counts, totals = load_token_counts(source)
-            if not has_counts:
-                token_counts = stored_counts
+            if counts is None:
+                counts = stored_counts
             if drawn_share is None:
                 drawn_share = drawn_share_of(totals)
     trunk = find_trunk(trunk)
     drop_pooler(trunk)
-    vocab_size = trunk.get_input_embeddings().num_embeddings
-    if init == "prior" and (token_counts is None or len(token_counts) != vocab_size):
-        described = "is None" if token_counts is None else f"has {len(token_counts)} entries"
+    vocab_size = input_embedding(trunk).num_embeddings
+    if init == "prior" and (counts is None or len(counts) != vocab_size):
+        described = "is None" if counts is None else f"has {len(counts)} entries"
         raise ValueError(
             f"init is 'prior' but token_counts {described} and the embedding has {vocab_size} "
             "rows: pass the folder that the checkpoint was saved in, which holds its counts, or "
@@ -127,7 +131,8 @@ def attach_lm_head(
     weight = wide(candidates.vectors(everything))  # (V, D)
     bias = candidates.bias(everything)  # (V,)
     if init == "prior":
-        prior = candidate_log_prior(token_counts.cpu(), drawn_share or 0.0)
+        assert counts is not None  # or the check above had raised
+        prior = candidate_log_prior(counts.cpu(), drawn_share or 0.0)
         bias = prior if bias is None else bias.cpu() + prior
     # A head narrower than the trunk, tied to E itself (ELECTRA, ALBERT).
     if weight.shape != head.weight.shape:
@@ -136,7 +141,7 @@ def attach_lm_head(
     # head.
     if infer_task(trunk.config) == "mlm" and trunk.config.tie_word_embeddings:
         placed = head.bias is not None or bias is None  # a fold would change E with the head
-        if placed and torch.equal(weight, wide(model.get_input_embeddings().weight)):
+        if placed and torch.equal(weight, wide(input_embedding(model).weight)):
             model.config.tie_word_embeddings = True
             # Before the bias is set: BERT ties its head's bias to that of another module.
             model.tie_weights()
@@ -265,6 +270,7 @@ def _pass_through(model: PreTrainedModel, head: nn.Linear, trained: bool) -> boo
     # Only the first way can be rounded to 16 bits, only the second be trained: one optimizer step
     # is larger than the weights of the first.
     ways = (SMALL, SMALL / 2, 0.0), (1.0, 1.0, len(gain) ** 0.5 + 5)
+    # The better way first, then the other: ReLU, which drops what is below zero, allows only one.
     for factor, size, added in reversed(ways) if trained else ways:
         scale = gain * (1 + norm.eps / size**2) ** 0.5
         wanted = torch.diag(factor / gain), added - factor * shift / gain, scale, shift

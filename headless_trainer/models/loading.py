@@ -29,7 +29,7 @@ from .fold import FOLD
 from .lm_head import warn_of_dropped_head
 from .new_tokens import add_rows
 from .projection import check_head_is_known
-from .trunk import check_vocabulary
+from .trunk import check_vocabulary, input_embedding
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ def load_tokenizer(args: LoadingArguments, model: str | None = None) -> PreTrain
 
     By default it is that of the ``model``, or of the model that the arguments name.
     """
-    source = args.tokenizer_name or model or args.model_name_or_path
+    source = args.tokenizer_name or model or getattr(args, "model_name_or_path", None)
     if source is None:
         raise ValueError(
             "No tokenizer is named: pass --tokenizer_name, or --train_tokenizer to train one."
@@ -365,7 +365,7 @@ def _scoring_vectors(
 
     They are those of its head if it had one of the embedding's shape, otherwise the embeddings.
     """
-    embedding = model.get_input_embeddings()
+    embedding = input_embedding(model)
     ids = torch.arange(embedding.num_embeddings)
     values = embedding(ids).detach()  # by the module: Gemma's scales its rows
     if not saved_class_with_head(model.config) or getattr(model.config, FOLD, None):
@@ -421,7 +421,7 @@ def limit_length(
         tokenizer.model_max_length = min(max(tokenizer.model_max_length, length), usable)
 
 
-def hub_arguments(args: ModelArguments) -> dict:
+def hub_arguments(args: LoadingArguments) -> dict:
     """Return the keyword arguments of every ``from_pretrained``: cache, revision and access."""
     return {
         "cache_dir": args.cache_dir,

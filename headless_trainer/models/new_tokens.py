@@ -10,12 +10,12 @@ import logging
 
 import torch
 from tokenizers import Tokenizer
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..corpus.tokenization import id_count
 from .candidate_head import own_modules
-from .trunk import gathered
+from .trunk import gathered, input_embedding
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def add_rows(
         old_tokenizer: the model's own; None if there is none, so that ``tokenizer`` itself makes
             the pieces, without the tokens that were added to it.
     """
-    rows = model.get_input_embeddings().num_embeddings
+    rows = input_embedding(model).num_embeddings
     size = id_count(tokenizer)
     if size <= rows:
         logger.info(
@@ -54,13 +54,13 @@ def add_rows(
     model.resize_token_embeddings(size)
     for name, module in own.items():
         model.add_module(name, _enlarged(module, size))
-    parameters = [model.get_input_embeddings().weight]
+    parameters = [input_embedding(model).weight]
     head = model.get_output_embeddings()
     if head is not None:
         parameters.append(head.weight)
         if head.bias is not None:
             parameters.append(head.bias)
-    parameters += [getattr(model, name).weight for name in own]
+    parameters += [module.weight for module in own_modules(model).values()]
     for parameter in parameters:  # a tied head twice, which changes nothing
         _start_from_pieces(parameter, pieces)
     without = size - rows - len(pieces)
@@ -122,7 +122,7 @@ def _enlarged(module: nn.Embedding, size: int) -> nn.Embedding:
 
 
 @torch.no_grad()
-def _start_from_pieces(parameter: nn.Parameter, pieces: Pieces) -> None:
+def _start_from_pieces(parameter: Tensor, pieces: Pieces) -> None:
     """Set the entries of new tokens in ``(V, ...)`` to the mean of those of their pieces."""
     with gathered(parameter):
         for number, ids in pieces.items():

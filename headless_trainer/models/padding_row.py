@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from .trunk import gathered
+from .trunk import gathered, input_embedding
 
 ROWS_OF_SAMPLE = (
     1024  # rows to estimate the standard deviation of an embedding from: more would not change it
@@ -32,7 +32,7 @@ def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
     deviation of the others. A row read from a checkpoint stays unchanged, and the configuration
     keeps its ``pad_token_id``.
     """
-    embedding = model.get_input_embeddings()
+    embedding = input_embedding(model)
     weight = embedding.weight
     row = embedding.padding_idx
     if row is None:

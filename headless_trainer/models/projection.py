@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-from .trunk import probe, probe_ids
+from .trunk import base_of, probe, probe_ids
 
 # Settings that change the logits after the projection.
 SOFTCAP = "final_logit_softcapping"
@@ -55,6 +55,7 @@ def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
             raise _changes_logits(model)
         return projection, 1.0, None
     passed, logits = _watched(model, projection)
+    # Between projection and logits a model may round to its own dtype.
     rtol = max(1e-4, 4 * torch.finfo(model.dtype).eps)
     if len(passed) == 1 and passed[0][1].shape == logits.shape:
         # Scores of 0 hide cap and scale.
@@ -91,13 +92,15 @@ def computed_by(
 ) -> Iterator[None]:
     """Replace the computation of a projection, uncapped by its model; on exit, restore both."""
     config = model.config.__dict__  # Gemma 3n's accepts no None
-    softcap, projection.forward = config.get(SOFTCAP), forward
+    softcap = config.get(SOFTCAP)
+    # In front of the class's method. Deleting it later shows that again.
+    vars(projection)["forward"] = forward
     if softcap is not None:
         config[SOFTCAP] = None
     try:
         yield
     finally:
-        del projection.forward
+        del vars(projection)["forward"]
         if softcap is not None:
             config[SOFTCAP] = softcap
 
@@ -147,7 +150,7 @@ def reads_trunk(model: PreTrainedModel, projection: nn.Linear, rounded: bool = F
     """
     tolerance = max(1e-3, 4 * torch.finfo(model.dtype).eps) if rounded else 0.0
     read, _ = _watched(model, projection)[0][0]
-    hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
+    hidden = probe(base_of(model), probe_ids(model)).last_hidden_state
     return read.shape == hidden.shape and bool(
         (read - hidden).abs().max() <= tolerance * hidden.abs().max()
     )

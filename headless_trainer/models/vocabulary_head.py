@@ -19,6 +19,7 @@ from ..files.manifest import TRAINED_NAME
 from .fold import fold_bias, fold_head_bias
 from .lm_head import freeze_scaled_layer
 from .projection import computed_by, find_head
+from .trunk import input_embedding
 
 Compute = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -45,7 +46,8 @@ class VocabularyHead:
     def __init__(self, model: PreTrainedModel):
         self.model = model
         self.projection, self.scale, self.softcap = find_head(model)
-        self.size, self.added_bias = self.projection.out_features, False
+        self.size = self.projection.out_features
+        self.added_bias = False
         # During a call: the predicted positions, until they are picked, and the computation there.
         self._predicted: Tensor | None = None
         self._compute: Compute | None = None
@@ -121,11 +123,10 @@ class VocabularyHead:
         return self.within(model, inputs, predicted, lambda hidden, weight, bias: hidden)
 
     @property
-    def row_weights(self) -> list[nn.Parameter]:
+    def row_weights(self) -> list[Tensor]:
         """Return the weights of which a step reads single rows, as in `CandidateHead`."""
-        return list(
-            dict.fromkeys((self.model.get_input_embeddings().weight, self.projection.weight))
-        )
+        embedding = input_embedding(self.model)
+        return list(dict.fromkeys((embedding.weight, self.projection.weight)))
 
     def vectors(self, ids: Tensor) -> Tensor:
         """Return the ``(U, D)`` rows of the projection that score the ``(U,)`` ids."""
@@ -175,4 +176,5 @@ class VocabularyHead:
             hidden, self._predicted = hidden.flatten(0, 1)[self._predicted], None
         hidden = hidden.flatten(0, -2)
         hidden = hidden if self.scale == 1.0 else hidden * self.scale
+        assert self._compute is not None  # set by `within`
         return self._compute(hidden, self.projection.weight, self.projection.bias)

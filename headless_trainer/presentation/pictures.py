@@ -60,6 +60,7 @@ def draw_panels(
         >>> Path("loss.png").write_bytes(to_png(figure))
     """
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     columns = min(columns or len(panels), len(panels))
     rows = -(-len(panels) // columns)  # rounded up
@@ -75,8 +76,9 @@ def draw_panels(
         for axes in all_axes if legend == "each" else all_axes[:1]:
             if _handles_by_label(axes):
                 axes.legend(frameon=False, fontsize=8)
-    for text in figure.findobj(lambda artist: hasattr(artist, "set_parse_math")):
-        text.set_parse_math(False)  # names of runs and tasks may contain dollar signs
+    for artist in figure.findobj():
+        if isinstance(artist, Text):
+            artist.set_parse_math(False)  # names of runs and tasks may contain dollar signs
     return figure
 
 

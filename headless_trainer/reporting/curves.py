@@ -75,5 +75,6 @@ def curves(
             far = 1_000_000
             (before, less), (last, most) = points[-2:]
             points.append((last + far * (last - before), most + far * (most - less)))
-        table[name] = numpy.interp(table["step"], *zip(*points, strict=True))
+        steps, values = zip(*points, strict=True)
+        table[name] = numpy.interp(table["step"], steps, values)
     return table

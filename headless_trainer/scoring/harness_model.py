@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+from typing import Any
 
 import torch
 from lm_eval.models.huggingface import HFLM
@@ -51,9 +52,10 @@ def load_scored_model(name_or_path: str, args: ZeroShotArguments) -> "ScoredPosi
     """
     tokenizer = sources.load_tokenizer("tokenizer", name_or_path, **NO_CODE)
     with sources.source("model", name_or_path):
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             name_or_path, dtype=args.dtype, output_loading_info=True, **NO_CODE
         )
+    model, report = loaded
     if report["missing_keys"]:
         raise ValueError(
             f"{name_or_path!r} lacks the weights {', '.join(sorted(report['missing_keys'])[:3])}, "
@@ -65,7 +67,7 @@ def load_scored_model(name_or_path: str, args: ZeroShotArguments) -> "ScoredPosi
         first_token = tokenizer.convert_ids_to_tokens(0)
         tokenizer.eos_token = tokenizer.bos_token or tokenizer.sep_token or first_token
     model.to(args.device or _default_device())
-    batch_size = args.batch_size
+    batch_size: str | int = args.batch_size
     if batch_size == "auto" and model.device.type == "cpu":
         batch_size = CPU_BATCH_SIZE
     # A token that closes texts would stand between a context and its answer.

@@ -11,7 +11,7 @@ from typing import Any
 # Do not import transformers or torch here: commands need this file before they import those, which
 # takes seconds.
 
-NAMES = {
+NAMES: dict[int, str] = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGTERM: "SIGTERM",
     signal.SIGHUP: "SIGHUP",
@@ -22,6 +22,8 @@ STDERR = 2  # its file descriptor
 
 class Stopped(SystemExit):
     """A signal that ends the program; the exit code is 128 plus its number, as in shells."""
+
+    code: int
 
 
 def say(text: str) -> None:

@@ -70,7 +70,7 @@ def _choice(timed: dict[str, Measurements], exact_name: str, has_head: bool) -> 
             f"The head is {_percent(share)} of a step of {exact_name}: stay with {exact_name}, "
             "since no objective can save more than that."
         )
-    if TRUNK in timed:
+    if share is not None:
         beginning = f"The head is {_percent(share)} of a step of {exact_name}"
     else:
         beginning = f"A step of {exact_name} is the one to compare with"

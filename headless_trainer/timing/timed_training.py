@@ -30,6 +30,7 @@ from ..command_line import parse_args
 from ..corpus.collator import PaddingCollator
 from ..corpus.packing import target_counts
 from ..models import loading
+from ..models.trunk import input_embedding
 from ..objective.masking import IGNORE_INDEX
 from ..objectives import OBJECTIVES, Objective
 from ..trainers.headless import HeadlessTrainer
@@ -98,9 +99,11 @@ def take_turn(request: TurnRequest, folder: str) -> Turn:
     with tempfile.TemporaryDirectory(dir=folder) as output_dir:
         trainer = make_trainer(request, output_dir)
         deadline = started + request.seconds
-        clock = StepClock(trainer.args, deadline, request.readings)
+        args: Any = trainer.args
+        clock = StepClock(args, deadline, request.readings)
         trainer.add_callback(clock)
         trainer.train()
+    assert trainer.model is not None  # which a trainer without model_init has
     trained = [weight for weight in trainer.model.parameters() if weight.requires_grad]
     return Turn(
         seconds=clock.seconds,
@@ -271,7 +274,7 @@ def make_trainer(request: TurnRequest, output_dir: str) -> Trainer:
     if objective.needs_frequency or args.head_bias == "prior":
         needs["token_counts"] = target_counts(
             Dataset.from_dict({"input_ids": request.rows}),
-            model.get_input_embeddings().num_embeddings,
+            input_embedding(model).num_embeddings,
             request.task,
             tokenizer,
             args.isolate_documents,
