@@ -427,15 +427,13 @@ def test_of_losses_the_lowest_is_the_best(tmp_path):
 
 def test_the_commands_of_the_page_are_understood(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(
-        r"```bash\n(.*?)```",
-        (Path(train.__file__).parent / "README.md").read_text("utf-8"),
-        re.DOTALL,
-    )
+    page = (Path(train.__file__).parent / "README.md").read_text("utf-8")
+    blocks = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
     kinds = {
         "train": [train.ItemArguments, train.ItemTrainingArguments],
         "recommend": [recommend.RecommendArguments],
     }
-    for line in block.splitlines():
+    assert blocks
+    for line in "".join(blocks).splitlines():
         script, words = re.fullmatch(r"python examples/items/(\w+)\.py (.*)", line).groups()
         HfArgumentParser(kinds[script]).parse_args_into_dataclasses(words.split())
