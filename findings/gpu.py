@@ -681,6 +681,8 @@ def sampled_softmax() -> Card:
     check(gains["xlm-roberta-base"] > 1.3, "XLM-R gains a third")
     check(0.95 < gains["gemma-3-270m"] < 1.05, "Gemma gains nothing")
     check(gains["pythia-70m"] < 0.8, "Pythia-70M loses")
+    share_with_exact_steps = 7 / 8 / gains["xlm-roberta-base"] + 1 / 8
+    check(0.72 < share_with_exact_steps < 0.78, "with exact steps XLM-R takes a quarter less")
     return Card(
         name="gpu_sampled_softmax",
         question="Is a step with sampled softmax faster on a GPU?",
