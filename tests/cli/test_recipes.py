@@ -34,7 +34,11 @@ from headless_trainer.cli.main import MARKS
 from headless_trainer.command_line import COMMANDS, MODULES, PRESETS, Yaml
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# Not the archive, whose commands need an earlier commit.
+PAGES = [
+    ROOT / "README.md",
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != "archive.md"),
+]
 SCRIPTS = {f"run_{name.replace('-', '_')}": name for name in COMMANDS}
 # The Hub's models, by a part of their name: what stands in for them.
 WIDTH = {
@@ -328,6 +332,8 @@ def cuts(name: str, given: dict[str, list]) -> list[str]:
 def check(name: str, given: dict[str, list], said: list[str]) -> None:
     """A line of log at once, held-out figures at the end, and a model that can be used."""
     if name == "compare-steps":
+        if "output_file" not in given:
+            return  # it only prints
         results = json.loads(Path(given["output_file"][0]).read_text())
         assert results["objectives"]["vanilla"]["median_seconds"] > 0
         return
@@ -384,18 +390,3 @@ def test_every_command_of_the_pages_and_every_preset_runs(recipe, world, caplog)
         caplog.clear()
         importlib.import_module(f"headless_trainer.cli.{MODULES[name]}").main([*words, *small])
         check(name, given, caplog.messages)
-
-
-@pytest.mark.slow
-def test_the_python_of_the_readme_runs(world):
-    """With fewer steps and rows."""
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    world.model("gpt2", "clm")
-    Path("corpus.txt").write_text("\n\n".join(world.lines), encoding="utf-8")
-    assert "max_steps=10_000" in code
-    names = {}
-    exec(code.replace("max_steps=10_000", "max_steps=2"), names)
-    assert names["trainer"].state.log_history[0]["step"] == 1
-    ids = torch.tensor([names["rows"][0]["input_ids"][:4]])
-    model = AutoModelForCausalLM.from_pretrained("runs/gpt2-lm")
-    assert model.generate(ids, max_new_tokens=3, do_sample=False).shape == (1, 7)
