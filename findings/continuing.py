@@ -10,6 +10,7 @@ from findings.records import (
     check,
     difference,
     figure,
+    having,
     one_having,
     paired_difference,
     percent,
@@ -85,8 +86,8 @@ FRENCH = "0.8 M of French novels, in batches of 32 x 128"
 WIKIPEDIA = "0.8 M of English Wikipedia, in batches of 32 x 128"
 
 
-def gemma_runs() -> dict[str, dict[str, Any]]:
-    """Return the evaluations of Gemma 3 270M by the names that the tables give them."""
+def gemma_runs(rate: float = 1e-4) -> dict[str, dict[str, Any]]:
+    """Return the evaluations of Gemma 3 270M at a rate, by the names that the tables give them."""
     record = results("studies/results/real_models_gemma")
     pools = "sampled_softmax with --pool_size 16384"
     objectives = {
@@ -97,7 +98,9 @@ def gemma_runs() -> dict[str, dict[str, Any]]:
     }
     runs = {"before": record["before"]}
     for name, objective in objectives.items():
-        runs[name] = one_having(record["runs"], objective=objective)
+        matching = having(record["runs"], objective=objective, rate=rate)
+        if matching:
+            (runs[name],) = matching
     return runs
 
 
@@ -125,40 +128,41 @@ GEMMA_CONDITIONS = {
     "novels and 128 of English Wikipedia, all held out",
     "machine": "one thread of a CPU, float32; it was shared, so no times are given",
     "seeds": "one",
-    "rates": "1e-4 alone, with a beta2 of 0.999",
+    "rates": "as in the table, with a beta2 of 0.999",
 }
+GEMMA_AT_ONE_RATE = GEMMA_CONDITIONS | {"rates": "1e-4 alone, which is too high; beta2 of 0.999"}
 
 
 def gemma() -> Card:
-    runs = gemma_runs()
-    before, exact, sampled = runs["before"], runs["exact softmax"], runs["sampled softmax"]
-    check(abs(below(sampled["new"], exact["new"])) < 0.005, "both learn French alike")
-    check(sampled["old"][0] > exact["old"][0] + 5, "sampled softmax is behind on English")
-    check(exact["old"][0] < before["old"], "English improves with the exact softmax")
-    check(sampled["old"][0] < before["old"], "English perplexity falls with sampled softmax too")
-    check(exact["old_accuracy"][0] > before["old_accuracy"] + 0.5, "its accuracy rises")
-    check(sampled["old_accuracy"][0] < before["old_accuracy"], "its accuracy does not rise")
+    gentle, high, highest = gemma_runs(3e-5), gemma_runs(1e-4), gemma_runs(3e-4)
+    exact, sampled = gentle["exact softmax"], gentle["sampled softmax"]
+    check(-0.01 < below(exact["new"], sampled["new"]) < 0.01, "at 3e-5 both learn French alike")
+    check(0 < below(exact["old"], sampled["old"]) < 0.02, "English is less than 2 % behind")
+    check(max(exact["new"] + sampled["new"]) < min(high["exact softmax"]["new"]), "3e-5 is best")
+    gap = 1 - high["exact softmax"]["old"][0] / high["sampled softmax"]["old"][0]
+    check(0.08 < gap < 0.12, "at 1e-4 English is a tenth behind")
+    methods = ("exact softmax", "sampled softmax")
     return Card(
         name="continue_gemma",
         question="Does sampled softmax continue a real model as well as the exact softmax?",
-        answer="Gemma 3 270M learns new texts as well with sampled softmax, "
-        "and keeps less of its English",
-        figure=f"English perplexity {figure(sampled['old'])} against {figure(exact['old'])}, "
-        f"French {figure(sampled['new'])} and {figure(exact['new'])}",
+        answer="At a gentle rate Gemma 3 270M learns as much and keeps as much with sampled "
+        "softmax, and at a higher rate it keeps less",
+        figure=f"at 3e-5 French {figure(sampled['new'])} against {figure(exact['new'])}, English "
+        f"{figure(sampled['old'])} against {figure(exact['old'])}",
         short_figure=f"{percent(-below(sampled['old'], exact['old']))} higher perplexity on old "
         "texts",
-        text="At equal tokens both learn the French texts alike. No run trains English, and its "
-        "perplexity falls in both. Sampled softmax stays behind there, and only the exact "
-        "softmax improves accuracy.",
-        columns=GEMMA_COLUMNS,
+        text="Both learn the French texts alike at each rate that both ran. On English the deficit "
+        "is small at 3e-5, and a tenth at 1e-4, which is too high for either.",
+        columns=("rate, method", *GEMMA_COLUMNS[1:]),
         rows=[
-            gemma_row("before", before),
-            gemma_row("exact softmax", exact),
-            gemma_row("sampled softmax, pools of 16,384", sampled),
+            gemma_row("before", gentle["before"]),
+            *(gemma_row(f"3e-5, {method}", gentle[method]) for method in methods),
+            *(gemma_row(f"1e-4, {method}", high[method]) for method in methods),
+            gemma_row("3e-4, sampled softmax", highest["sampled softmax"]),
         ],
         conditions=Conditions(**GEMMA_CONDITIONS),
-        would_change="Other rates, more tokens, other seeds, and old texts among the new ones "
-        "(`--replay_file`).",
+        would_change="Rates below 3e-5, more tokens, other seeds, and old texts among the new ones "
+        "(`--replay_file`). The exact softmax was not run at 3e-4.",
         records=("studies/results/real_models_gemma",),
     )
 

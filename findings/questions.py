@@ -97,8 +97,9 @@ SAMPLED = continued("sampled_softmax", 0.006)
 NO_DRAWS = continued("sampled_softmax with 0 draws", 0.006)
 EXACT = continued("vanilla", 0.006)
 HEADLESS = continued("headless", 0.006)
-GEMMA_SAMPLED = {"objective": "sampled_softmax with --pool_size 16384"}
-GEMMA_EXACT = {"objective": "vanilla"}
+GENTLE = 3e-05
+GEMMA_SAMPLED = {"objective": "sampled_softmax with --pool_size 16384", "rate": GENTLE}
+GEMMA_EXACT = {"objective": "vanilla", "rate": GENTLE}
 RATES = (0.001, 0.003, 0.006, 0.012)
 
 CONTINUING = {
@@ -245,8 +246,9 @@ CONTINUING = {
     ),
     "real_models_gemma": Record(
         "Does sampled softmax continue a real model, Gemma 3 270M, as well as the exact softmax?",
-        "On the new French texts the two are level; on the English ones sampled softmax is behind, "
-        f"so it forgets more. {ONE} One rate and a hundred steps were run.",
+        "At a gentle rate the two are level on the new French texts, and sampled softmax is a "
+        "little behind on the English ones. At a higher rate it keeps clearly less. "
+        f"{ONE} A hundred steps were run.",
         within(
             "runs",
             all_of(
