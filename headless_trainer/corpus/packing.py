@@ -245,7 +245,7 @@ def cut_documents(
     A last token that closes a document is kept.
     """
     kept = np.minimum(lengths, max_seq_length)
-    position = np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths)
+    position = places_of(lengths)
     closed = np.isin(ids[lengths.cumsum() - 1], closing_ids)
     # The first tokens of a document and, in place of the last of them, the one that closes it.
     stays = (position < np.repeat(kept - closed, lengths)) | (

@@ -180,9 +180,10 @@ def check_shared_weights(model: PreTrainedModel) -> None:
 
     The bias of BERT's head is one.
     """
+    embedding = input_embedding(model)
     first_names: dict[nn.Parameter, str] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
-        if weight is input_embedding(model).weight:
+        if weight is embedding.weight:
             continue
         if weight in first_names:
             raise ValueError(
