@@ -848,10 +848,9 @@ class PretrainingTrainer(Trainer):
         check_anything_is_trained(self.model)
         with ExitStack() as around:
             around.enter_context(alone_in(self.args.output_dir, owner="training"))
-            start = self.checked_start
-            self.checked_start = None  # a later training has another
-            is_checked = start is not None and start.output_dir == self.args.output_dir
-            if start is None or not is_checked:
+            start = self._take_checked_start(resume_from_checkpoint)
+            is_checked = start is not None
+            if start is None:
                 start = find_start(resume_from_checkpoint, self.args.output_dir, in_python=True)
             checkpoint = start.checkpoint
             if self.stream is not None:
@@ -897,6 +896,18 @@ class PretrainingTrainer(Trainer):
                 )
             self.finite.read_all()
             return result
+
+    def _take_checked_start(self, resume_from_checkpoint: str | bool | None) -> Start | None:
+        """Return the start that a command has found for this training, or None.
+
+        A training that is told what to resume from, or has moved to another folder, has another
+        start, and so has a later one.
+        """
+        start = self.checked_start
+        self.checked_start = None
+        if start is None or resume_from_checkpoint is not None:
+            return None
+        return start if start.output_dir == self.args.output_dir else None
 
     def _stop_pushes_at_error(self, error_type: type | None, *_: Any) -> None:
         if error_type is not None and self.hub is not None:

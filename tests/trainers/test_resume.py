@@ -113,6 +113,15 @@ def test_what_a_command_found_in_one_folder_is_not_used_in_another(tmp_path):
     assert (tmp_path / "c" / "checkpoint-1").is_dir()  # it started anew
 
 
+def test_a_checkpoint_that_a_training_names_replaces_the_one_that_a_command_found(tmp_path):
+    trainer_for(tmp_path / "a", "mlm", Tokenizer(), data=rows(), **SAVING).train()
+    again = trainer_for(tmp_path / "b", "mlm", Tokenizer(), data=rows(), **SAVING)
+    again.take_over(CheckedRun(find_start(None, str(tmp_path / "b")), RunFacts()))
+    again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-1"))
+    assert not (tmp_path / "b" / "checkpoint-1").exists()  # it did not start anew
+    assert (tmp_path / "b" / "checkpoint-2").is_dir()
+
+
 def test_a_checkpoint_of_another_run_is_refused_when_it_is_taken_over(tmp_path):
     trainer_for(tmp_path / "a", "mlm", Tokenizer(), data=rows(), **SAVING).train()
     start = find_start(str(tmp_path / "a" / "checkpoint-1"), str(tmp_path / "b"))
