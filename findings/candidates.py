@@ -1,7 +1,12 @@
 """Findings about batches, pools and other choices of candidates."""
 
 from findings.cards import Card, Conditions
-from findings.from_scratch import BATCHES, TIED_HEADLESS, TIED_VANILLA
+from findings.recipes import (
+    BATCHES,
+    TIED,
+    TIED_DECODER,
+    TIED_VANILLA,
+)
 from findings.records import (
     check,
     difference,
@@ -16,15 +21,13 @@ from findings.records import (
 
 TITLE = "Batches, pools and candidates"
 
-TIED_DECODER = "GPT-2 with two layers of width 128, tied"
-
 
 def do_larger_batches_help_at_equal_tokens() -> Card:
     runs = results("studies/results/batch_size")
     rows = []
     leads = []
     for batch, pool in ((8, 1016), (32, 4064), (128, 16256)):
-        headless = one_having(runs, recipe=TIED_HEADLESS, rows=batch, pool=pool)["perplexity"]
+        headless = one_having(runs, recipe=TIED, rows=batch, pool=pool)["perplexity"]
         vanilla = one_having(runs, recipe=TIED_VANILLA, rows=batch)["perplexity"]
         check(max(headless) < min(vanilla), f"headless leads with {batch} rows")
         check(is_clear(headless, vanilla) == (batch < 128), f"the lead is clear: {batch} rows")
@@ -39,7 +42,7 @@ def do_larger_batches_help_at_equal_tokens() -> Card:
             )
         )
     check(leads == sorted(leads), "the lead shrinks with the batch")
-    tokens = 8 * 128 * one_having(runs, recipe=TIED_HEADLESS, rows=8)["steps"]
+    tokens = 8 * 128 * one_having(runs, recipe=TIED, rows=8)["steps"]
     return Card(
         name="do_larger_batches_help_at_equal_tokens",
         question="Do larger batches help headless at equal tokens?",
@@ -78,7 +81,7 @@ def do_larger_batches_help_at_equal_steps() -> Card:
         (
             str(batch),
             rate,
-            perplexity(by_rule, TIED_HEADLESS, batch),
+            perplexity(by_rule, TIED, batch),
             perplexity(by_rule, TIED_VANILLA, batch),
         )
         for batch, rate in ((8, "4e-3"), (32, "8e-3"), (128, "16e-3"), (512, "32e-3"))
@@ -87,13 +90,13 @@ def do_larger_batches_help_at_equal_steps() -> Card:
         (
             "512",
             "16e-3",
-            perplexity(half, TIED_HEADLESS, 512) + perplexity(half_again, TIED_HEADLESS, 512),
+            perplexity(half, TIED, 512) + perplexity(half_again, TIED, 512),
             perplexity(half, TIED_VANILLA, 512) + perplexity(half_again, TIED_VANILLA, 512),
         ),
         (
             "512",
             "8e-3",
-            perplexity(quarter, TIED_HEADLESS, 512),
+            perplexity(quarter, TIED, 512),
             perplexity(quarter, TIED_VANILLA, 512),
         ),
     ]
@@ -136,13 +139,13 @@ def do_larger_batches_help_at_equal_steps() -> Card:
 def do_smaller_pools_harm() -> Card:
     of_32_rows = results("studies/results/recipe_ingredients")
     of_128_rows = results("studies/results/batch_size")
-    whole_32 = of_32_rows[TIED_HEADLESS]["perplexity"]
-    half_32 = of_32_rows[f"{TIED_HEADLESS} + pools of 2048"]["perplexity"]
-    run_of_128_rows = one_having(of_128_rows, recipe=TIED_HEADLESS, rows=128)
+    whole_32 = of_32_rows[TIED]["perplexity"]
+    half_32 = of_32_rows[f"{TIED} + pools of 2048"]["perplexity"]
+    run_of_128_rows = one_having(of_128_rows, recipe=TIED, rows=128)
     whole_128 = run_of_128_rows["perplexity"]
     tokens_of_128_rows = 128 * 128 * run_of_128_rows["steps"]
     parts_of_128 = [
-        (size, one_having(of_128_rows, recipe=f"{TIED_HEADLESS} + pools of {size}")["perplexity"])
+        (size, one_having(of_128_rows, recipe=f"{TIED} + pools of {size}")["perplexity"])
         for size in (4064, 1016)
     ]
     for whole, part in ((whole_32, half_32), *((whole_128, part) for _, part in parts_of_128)):
@@ -169,7 +172,7 @@ def do_smaller_pools_harm() -> Card:
         conditions=Conditions(
             model=TIED_DECODER,
             vocabulary="8,000",
-            tokens=f"{millions(of_32_rows[TIED_HEADLESS]['tokens'])} with 32 rows, "
+            tokens=f"{millions(of_32_rows[TIED]['tokens'])} with 32 rows, "
             f"{millions(tokens_of_128_rows)} with 128, in rows of 128",
             machine="CPU",
             seeds="two",
@@ -194,8 +197,8 @@ def do_other_ingredients_help() -> Card:
     )
     rows = []
     for label, ingredient, folder in compared:
-        with_it = folder[f"{TIED_HEADLESS} + {ingredient}"]["perplexity"]
-        without = folder[TIED_HEADLESS]["perplexity"][: len(with_it)]
+        with_it = folder[f"{TIED} + {ingredient}"]["perplexity"]
+        without = folder[TIED]["perplexity"][: len(with_it)]
         check(sum(with_it) > sum(without), f"it does not help: {ingredient}")
         rows.append((label, figure(without), figure(with_it), difference(with_it, without)))
     return Card(
@@ -210,7 +213,7 @@ def do_other_ingredients_help() -> Card:
         conditions=Conditions(
             model=TIED_DECODER,
             vocabulary="8,000",
-            tokens=f"{millions(runs[TIED_HEADLESS]['tokens'])}, in {BATCHES}",
+            tokens=f"{millions(runs[TIED]['tokens'])}, in {BATCHES}",
             machine="CPU",
             seeds="two, or one where there is no interval",
             rates="8e-3 alone for the variants",
@@ -236,16 +239,16 @@ def should_candidates_be_weighted_by_count() -> Card:
         rows.append(
             (
                 power,
-                figure(small[TIED_HEADLESS + ending]["perplexity"]),
-                figure(large[TIED_HEADLESS + ending]["perplexity"]),
+                figure(small[TIED + ending]["perplexity"]),
+                figure(large[TIED + ending]["perplexity"]),
             )
         )
-    at_one = small[TIED_HEADLESS]["perplexity"]
-    others = [run["perplexity"] for name, run in small.items() if name != TIED_HEADLESS]
+    at_one = small[TIED]["perplexity"]
+    others = [run["perplexity"] for name, run in small.items() if name != TIED]
     check(all(min(other) > max(at_one) for other in others), "1 is the best power")
-    at_one = large[TIED_HEADLESS]["perplexity"]
+    at_one = large[TIED]["perplexity"]
     for ending in (" + counts ^ 0", " + counts ^ 0.5"):
-        other = large[TIED_HEADLESS + ending]["perplexity"]
+        other = large[TIED + ending]["perplexity"]
         check(abs(sum(other) / sum(at_one) - 1) < 0.01, f"it is within 1 %: {ending}")
     return Card(
         name="should_candidates_be_weighted_by_count",
@@ -260,7 +263,7 @@ def should_candidates_be_weighted_by_count() -> Card:
         conditions=Conditions(
             model=TIED_DECODER,
             vocabulary="as in the table",
-            tokens=f"{millions(small[TIED_HEADLESS]['tokens'])}, in rows of 128",
+            tokens=f"{millions(small[TIED]['tokens'])}, in rows of 128",
             machine="CPU",
             seeds="two",
             rates="8e-3 with 8,000 tokens, 4e-3 with 32,000, not searched",
@@ -277,7 +280,7 @@ def is_a_uniform_sweep_better() -> Card:
     rows = []
     for vocabulary, runs in (("8,000", small), ("32,000", large)):
         sweep = runs["sweep + Muon"]
-        headless = runs[TIED_HEADLESS]
+        headless = runs[TIED]
         check(is_clear(sweep["perplexity"], headless["perplexity"]), "the sweep is clearly worse")
         rows.append(
             (

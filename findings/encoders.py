@@ -1,7 +1,12 @@
 """Findings about encoders that are pretrained from random weights, and about their tasks."""
 
 from findings.cards import Card, Conditions
-from findings.from_scratch import HEADLESS_FIRST, TIED_HEADLESS, TIED_VANILLA, VANILLA_FIRST
+from findings.recipes import (
+    TIED,
+    TIED_VANILLA,
+    UNTIED,
+    UNTIED_VANILLA,
+)
 from findings.records import (
     below,
     check,
@@ -20,7 +25,7 @@ TITLE = "Encoders"
 
 SMALL_ENCODER = "two layers of width 128, tied"
 SMALL_ROFORMER = "RoFormer with two layers of width 128, tied"
-HEADLESS = f"{TIED_HEADLESS} + RoFormer"
+HEADLESS = f"{TIED} + RoFormer"
 VANILLA = f"{TIED_VANILLA} + RoFormer"
 BATCHES = "batches of 32 rows of 128, 15 % of the tokens masked"
 TASKS = {"sst2": "SST-2", "cola": "CoLA", "mrpc": "MRPC", "rte": "RTE", "stsb": "STS-B"}
@@ -36,7 +41,7 @@ def do_encoders_gain_early() -> Card:
         ("DeBERTa, relative positions", " + DeBERTa"),
         ("RoFormer, rotary positions", " + RoFormer"),
     ):
-        headless = runs[TIED_HEADLESS + ending]["perplexity"]
+        headless = runs[TIED + ending]["perplexity"]
         vanilla = runs[TIED_VANILLA + ending]["perplexity"]
         check(max(headless) < min(vanilla), f"headless leads in every pretraining: {name}")
         leads.append(below(headless, vanilla))
@@ -65,7 +70,7 @@ def do_encoders_gain_early() -> Card:
         conditions=Conditions(
             model=SMALL_ENCODER,
             vocabulary="8,000",
-            tokens=f"{millions(runs[TIED_HEADLESS]['tokens'])}, in {BATCHES}",
+            tokens=f"{millions(runs[TIED]['tokens'])}, in {BATCHES}",
             machine="CPU",
             seeds="two, and one for a vanilla DeBERTa",
             rates="searched for RoFormer, and for BERT on fewer rows; the others have BERT's",
@@ -303,16 +308,16 @@ def tied_or_untied_encoders() -> Card:
     rows = [
         (name, figure(runs[recipe]["perplexity"]), percent(runs[recipe]["accuracy"], 2))
         for name, recipe in (
-            ("headless, tied", TIED_HEADLESS),
-            ("headless, untied", HEADLESS_FIRST),
+            ("headless, tied", TIED),
+            ("headless, untied", UNTIED),
             ("vanilla, tied", TIED_VANILLA),
-            ("vanilla, untied", VANILLA_FIRST),
+            ("vanilla, untied", UNTIED_VANILLA),
         )
     ]
-    tied = runs[TIED_HEADLESS]["perplexity"]
-    check(min(runs[HEADLESS_FIRST]["perplexity"]) > max(tied), "untied headless is worse")
+    tied = runs[TIED]["perplexity"]
+    check(min(runs[UNTIED]["perplexity"]) > max(tied), "untied headless is worse")
     check(
-        is_clear(runs[VANILLA_FIRST]["perplexity"], runs[TIED_VANILLA]["perplexity"]),
+        is_clear(runs[UNTIED_VANILLA]["perplexity"], runs[TIED_VANILLA]["perplexity"]),
         "untied vanilla is clearly worse",
     )
     return Card(
@@ -327,7 +332,7 @@ def tied_or_untied_encoders() -> Card:
         conditions=Conditions(
             model="BERT with two layers of width 128",
             vocabulary="8,000",
-            tokens=f"{millions(runs[TIED_HEADLESS]['tokens'])}, in {BATCHES}",
+            tokens=f"{millions(runs[TIED]['tokens'])}, in {BATCHES}",
             machine="CPU",
             seeds="two, and one for untied headless",
             rates="searched for the tied models; 4e-3 alone, and the better of two, for the untied",

@@ -1,6 +1,21 @@
 """Findings about decoders that are pretrained from random weights."""
 
 from findings.cards import Card, Conditions
+from findings.recipes import (
+    BATCHES,
+    GPT2,
+    HEADLESS,
+    LARGE_POOLS,
+    SMALL_BATCHES,
+    SMALL_DECODER,
+    SMALL_NEOX,
+    TIED,
+    TIED_VANILLA,
+    UNTIED,
+    UNTIED_VANILLA,
+    VANILLA,
+    VANILLA_DEFAULT,
+)
 from findings.records import (
     below,
     check,
@@ -18,20 +33,6 @@ from findings.records import (
 )
 
 TITLE = "Pretraining a decoder from random weights"
-
-# The names of the recipes in the records. All use Muon for the matrices of the layers.
-HEADLESS_FIRST = "headless untied + Muon"
-VANILLA_FIRST = "vanilla untied + bias log q + Muon"
-HEADLESS = f"{HEADLESS_FIRST} + beta2 0.999"
-VANILLA_DEFAULT = f"{VANILLA_FIRST} + beta2 0.999"
-VANILLA = f"{VANILLA_DEFAULT} + epsilon 1e-5"
-TIED_HEADLESS = "headless + Muon"
-TIED_VANILLA = "vanilla tied + bias log q + Muon"
-
-SMALL_DECODER = "GPT-2 with two layers of width 128, untied"
-SMALL_NEOX = "GPT-NeoX with two layers of width 128, untied"
-SMALL_BATCHES = "batches of 8 rows of 128"
-BATCHES = "batches of 32 rows of 128"
 
 
 def does_the_lead_last() -> Card:
@@ -93,7 +94,7 @@ def does_the_lead_last() -> Card:
 
 def do_larger_pools_close_the_gap() -> Card:
     of_batches = results("studies/results/recipe_32k_24400")
-    with_pools = results("studies/results/recipe_32k_24400_pools")[f"{HEADLESS} + pools of 32512"]
+    with_pools = results("studies/results/recipe_32k_24400_pools")[LARGE_POOLS]
     times = results("benchmarks/results/pools_one_thread")["32000"]
     # The runs with pools may have fewer seeds than the others.
     seeds = with_pools["seeds"]
@@ -334,15 +335,15 @@ def how_soon_is_vanilla_matched() -> Card:
     small_batches = results("studies/results/recipe_small_batches")
     neox = results("studies/results/recipe_neox")
     neox_longer = results("studies/results/recipe_longer")
-    neox_names = (f"{HEADLESS_FIRST} + GPT-NeoX", f"{VANILLA_FIRST} + GPT-NeoX")
+    neox_names = (f"{UNTIED} + GPT-NeoX", f"{UNTIED_VANILLA} + GPT-NeoX")
     compared = (
         ("GPT-2, V = 32,000", first[f"{HEADLESS} + epsilon 1e-5"], first[VANILLA]),
         ("GPT-2, V = 32,000, longer", longer[HEADLESS], longer[VANILLA]),
-        ("GPT-2, V = 8,000", english[HEADLESS_FIRST], english[VANILLA_FIRST]),
+        ("GPT-2, V = 8,000", english[UNTIED], english[UNTIED_VANILLA]),
         (
             "GPT-2, V = 8,000, batches of 8",
-            small_batches[HEADLESS_FIRST],
-            small_batches[VANILLA_FIRST],
+            small_batches[UNTIED],
+            small_batches[UNTIED_VANILLA],
         ),
         ("GPT-NeoX, V = 8,000", *(neox[name] for name in neox_names)),
         ("GPT-NeoX, V = 8,000, longer", *(neox_longer[name] for name in neox_names)),
@@ -403,10 +404,10 @@ def do_adamws_settings_decide() -> Card:
     longer = results("studies/results/recipe_32k_epsilon_6400")
     headless_epsilon = f"{HEADLESS} + epsilon 1e-5"
     compared = (
-        ("0.98", "1e-8", first[HEADLESS_FIRST], first[VANILLA_FIRST]),
+        ("0.98", "1e-8", first[UNTIED], first[UNTIED_VANILLA]),
         ("0.999", "1e-8", sweep[HEADLESS], sweep[VANILLA_DEFAULT]),
         ("0.999", "1e-5", tuned[headless_epsilon], tuned[VANILLA]),
-        ("0.98", "1e-8", first_longer[HEADLESS_FIRST], first_longer[VANILLA_FIRST]),
+        ("0.98", "1e-8", first_longer[UNTIED], first_longer[UNTIED_VANILLA]),
         ("0.999", "1e-8", longer[HEADLESS], longer[VANILLA_DEFAULT]),
         ("0.999", "1e-5", longer[headless_epsilon], longer[VANILLA]),
     )
@@ -471,7 +472,7 @@ def which_epsilon_is_best() -> Card:
     }
     headless = {name: runs[HEADLESS + end]["perplexity"][0] for name, end in endings.items()}
     vanilla = {name: runs[VANILLA_DEFAULT + end]["perplexity"][0] for name, end in endings.items()}
-    other_beta2 = runs[f"{VANILLA_FIRST} + beta2 0.9999"]["perplexity"][0]
+    other_beta2 = runs[f"{UNTIED_VANILLA} + beta2 0.9999"]["perplexity"][0]
     check(min(vanilla, key=vanilla.__getitem__) == "1e-5", "1e-5 is vanilla's best epsilon")
     check(min(headless, key=headless.__getitem__) == "1e-5", "1e-5 is headless's best epsilon")
     check(other_beta2 > vanilla["1e-5"] + 5, "a larger beta2 does not replace the epsilon")
@@ -514,22 +515,22 @@ def do_adamws_settings_matter_with_small_vocabularies() -> Card:
     compared = (
         (
             "GPT-2, batches of 8 rows",
-            (gpt2[HEADLESS_FIRST], gpt2[VANILLA_FIRST]),
-            (gpt2_tuned[HEADLESS_FIRST + better], gpt2_tuned[VANILLA_FIRST + better]),
+            (gpt2[UNTIED], gpt2[UNTIED_VANILLA]),
+            (gpt2_tuned[UNTIED + better], gpt2_tuned[UNTIED_VANILLA + better]),
         ),
         (
             "GPT-NeoX, batches of 32 rows",
-            (neox[f"{HEADLESS_FIRST} + GPT-NeoX"], neox[f"{VANILLA_FIRST} + GPT-NeoX"]),
+            (neox[f"{UNTIED} + GPT-NeoX"], neox[f"{UNTIED_VANILLA} + GPT-NeoX"]),
             (
-                neox_tuned[f"{HEADLESS_FIRST} + GPT-NeoX{better}"],
-                neox_tuned[f"{VANILLA_FIRST} + GPT-NeoX{better}"],
+                neox_tuned[f"{UNTIED} + GPT-NeoX{better}"],
+                neox_tuned[f"{UNTIED_VANILLA} + GPT-NeoX{better}"],
             ),
         ),
         (
             "RoFormer, beta2 alone changed",
-            (roformer[f"{TIED_HEADLESS} + RoFormer"], roformer[f"{TIED_VANILLA} + RoFormer"]),
+            (roformer[f"{TIED} + RoFormer"], roformer[f"{TIED_VANILLA} + RoFormer"]),
             (
-                roformer_tuned[f"{TIED_HEADLESS} + RoFormer + beta2 0.999"],
+                roformer_tuned[f"{TIED} + RoFormer + beta2 0.999"],
                 roformer_tuned[f"{TIED_VANILLA} + RoFormer + beta2 0.999"],
             ),
         ),
@@ -566,8 +567,8 @@ def do_adamws_settings_matter_with_small_vocabularies() -> Card:
         conditions=Conditions(
             model="two layers of width 128; the decoders untied, the encoder tied",
             vocabulary="8,000",
-            tokens=f"{millions(gpt2[HEADLESS_FIRST]['tokens'])}, RoFormer "
-            f"{millions(roformer[f'{TIED_HEADLESS} + RoFormer']['tokens'])}",
+            tokens=f"{millions(gpt2[UNTIED]['tokens'])}, RoFormer "
+            f"{millions(roformer[f'{TIED} + RoFormer']['tokens'])}",
             machine="CPU",
             seeds="two",
             rates="searched with 0.98 and 1e-8, and kept for the better settings",
@@ -585,8 +586,8 @@ def do_adamws_settings_matter_with_small_vocabularies() -> Card:
 
 
 def does_the_lead_last_with_a_small_vocabulary() -> Card:
-    headless_name = f"{HEADLESS_FIRST} + GPT-NeoX"
-    vanilla_name = f"{VANILLA_FIRST} + GPT-NeoX"
+    headless_name = f"{UNTIED} + GPT-NeoX"
+    vanilla_name = f"{UNTIED_VANILLA} + GPT-NeoX"
     first = results("studies/results/recipe_neox")
     longer = results("studies/results/recipe_longer")
     longest = [
@@ -683,9 +684,9 @@ def tied_or_untied() -> Card:
     runs = results("studies/results/recipe_english")
     rows = []
     for name, recipe in (
-        ("headless, untied", HEADLESS_FIRST),
-        ("vanilla, untied", VANILLA_FIRST),
-        ("headless, tied", TIED_HEADLESS),
+        ("headless, untied", UNTIED),
+        ("vanilla, untied", UNTIED_VANILLA),
+        ("headless, tied", TIED),
         ("vanilla, tied", TIED_VANILLA),
     ):
         perplexity = runs[recipe]["perplexity"]
@@ -694,17 +695,17 @@ def tied_or_untied() -> Card:
                 name,
                 figure(perplexity),
                 percent(runs[recipe]["accuracy"], 2),
-                difference(perplexity, runs[VANILLA_FIRST]["perplexity"])
-                if recipe != VANILLA_FIRST
+                difference(perplexity, runs[UNTIED_VANILLA]["perplexity"])
+                if recipe != UNTIED_VANILLA
                 else "",
             )
         )
-    untied = runs[HEADLESS_FIRST]["perplexity"]
-    tied = runs[TIED_HEADLESS]["perplexity"]
+    untied = runs[UNTIED]["perplexity"]
+    tied = runs[TIED]["perplexity"]
     check(is_clear(untied, tied), "untied headless is clearly ahead of tied")
-    check(is_clear(untied, runs[VANILLA_FIRST]["perplexity"]), "it is ahead of untied vanilla")
+    check(is_clear(untied, runs[UNTIED_VANILLA]["perplexity"]), "it is ahead of untied vanilla")
     check(is_clear(tied, runs[TIED_VANILLA]["perplexity"]), "tied headless is ahead of tied")
-    check(min(tied) > max(runs[VANILLA_FIRST]["perplexity"]), "untied vanilla beats tied headless")
+    check(min(tied) > max(runs[UNTIED_VANILLA]["perplexity"]), "untied vanilla beats tied headless")
     return Card(
         name="tied_or_untied",
         question="Should candidates have a matrix of their own?",
@@ -717,9 +718,9 @@ def tied_or_untied() -> Card:
         rows=rows,
         picture="studies/results/recipe_english/results.png",
         conditions=Conditions(
-            model="GPT-2 with two layers of width 128",
+            model=GPT2,
             vocabulary="8,000",
-            tokens=f"{millions(runs[HEADLESS_FIRST]['tokens'])}, in {BATCHES}",
+            tokens=f"{millions(runs[UNTIED]['tokens'])}, in {BATCHES}",
             machine="CPU",
             seeds="two",
             rates="8e-3 alone",
@@ -734,8 +735,8 @@ def does_it_hold_for_german() -> Card:
     runs = results("studies/results/recipe_german")
     rows = []
     for name, headless, vanilla in (
-        ("untied", HEADLESS_FIRST, VANILLA_FIRST),
-        ("tied", TIED_HEADLESS, TIED_VANILLA),
+        ("untied", UNTIED, UNTIED_VANILLA),
+        ("tied", TIED, TIED_VANILLA),
     ):
         pair = runs[headless]["perplexity"], runs[vanilla]["perplexity"]
         check(max(pair[0]) < min(pair[1]), f"headless leads with both seeds: {name}")
@@ -751,9 +752,9 @@ def does_it_hold_for_german() -> Card:
         rows=rows,
         picture="studies/results/recipe_german/results.png",
         conditions=Conditions(
-            model="GPT-2 with two layers of width 128",
+            model=GPT2,
             vocabulary="8,000",
-            tokens=f"{millions(runs[TIED_HEADLESS]['tokens'])} of 10 MB of novels, in {BATCHES}",
+            tokens=f"{millions(runs[TIED]['tokens'])} of 10 MB of novels, in {BATCHES}",
             machine="CPU",
             seeds="two",
             rates="8e-3; the tied models also tried 4e-3, which is worse",
@@ -766,7 +767,7 @@ def does_it_hold_for_german() -> Card:
 def does_sampled_softmax_work_from_scratch() -> Card:
     runs = results("studies/results/recipe_sampled")
     sampled = runs["sampled softmax untied + Muon"]
-    headless = runs[HEADLESS_FIRST]
+    headless = runs[UNTIED]
     check(min(sampled["perplexity"]) > max(headless["perplexity"]), "sampled softmax is behind")
     check(is_clear(sampled["perplexity"], headless["perplexity"]), "it is clearly behind")
     time = sampled["seconds"] / headless["seconds"]
@@ -805,7 +806,7 @@ def does_the_gain_depend_on_width() -> Card:
     rows = []
     leads = []
     for width, ending in (("64", " + width 64"), ("128", ""), ("256", " + width 256")):
-        headless = runs[TIED_HEADLESS + ending]["perplexity"]
+        headless = runs[TIED + ending]["perplexity"]
         vanilla = runs[TIED_VANILLA + ending]["perplexity"]
         leads.append(below(headless, vanilla))
         rows.append((width, figure(headless), figure(vanilla), percent(leads[-1], 1)))
@@ -824,7 +825,7 @@ def does_the_gain_depend_on_width() -> Card:
         conditions=Conditions(
             model="GPT-2 with two layers, tied",
             vocabulary="8,000",
-            tokens=f"{millions(runs[TIED_HEADLESS]['tokens'])}, in {BATCHES}",
+            tokens=f"{millions(runs[TIED]['tokens'])}, in {BATCHES}",
             machine="CPU",
             seeds="one, and two at 128",
             rates="searched at 128, and 8e-3 alone at the others",

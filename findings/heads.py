@@ -3,11 +3,12 @@
 import math
 
 from findings.cards import Card, Conditions
-from findings.from_scratch import (
+from findings.recipes import (
     BATCHES,
+    GPT2,
     SMALL_NEOX,
     TIED_VANILLA,
-    VANILLA_FIRST,
+    UNTIED_VANILLA,
 )
 from findings.records import (
     check,
@@ -23,7 +24,7 @@ from findings.records import (
 
 TITLE = "The free head"
 
-VANILLA_NEOX = f"{VANILLA_FIRST} + GPT-NeoX"
+VANILLA_NEOX = f"{UNTIED_VANILLA} + GPT-NeoX"
 # The three pretrainings on lower-cased text, of 7,200 steps.
 LONG_RUNS = ("heads_lambada_longer", "heads_lambada_longer_second", "heads_lambada_third")
 LAST_STEP = 7200
@@ -43,7 +44,7 @@ def what_is_the_free_head_worth() -> Card:
     tuned = perplexity("fine-tuned from E^T", last)
     check(is_clear(free, tuned), "the free head is clearly ahead of the fine-tuned one")
     check(max(free) < min(perplexity(TIED_VANILLA, last)), "it is ahead of tied vanilla")
-    check(min(free) > max(perplexity(VANILLA_FIRST, last)), "untied vanilla ends ahead")
+    check(min(free) > max(perplexity(UNTIED_VANILLA, last)), "untied vanilla ends ahead")
     tokens = [
         millions(having(record["models"], series="free head", step=step)[0]["tokens"])
         for step in (first, last)
@@ -65,12 +66,12 @@ def what_is_the_free_head_worth() -> Card:
                 ("the embedding, fine-tuned as in the paper", "fine-tuned from E^T"),
                 ("the free head, fine-tuned", "fine-tuned from the free head"),
                 ("vanilla, tied", TIED_VANILLA),
-                ("vanilla, untied", VANILLA_FIRST),
+                ("vanilla, untied", UNTIED_VANILLA),
             )
         ],
         picture="studies/results/heads/results.png",
         conditions=Conditions(
-            model="GPT-2 with two layers of width 128, headless tied",
+            model=f"{GPT2}, headless tied",
             vocabulary="8,000",
             tokens=f"as in the table, in {BATCHES}; fine-tuning adds 0.7 M, trunk included",
             machine="CPU",
@@ -255,7 +256,7 @@ def does_the_free_head_need_tuning() -> Card:
         ],
         picture="studies/results/prior/results.png",
         conditions=Conditions(
-            model="GPT-2 with two layers of width 128, headless tied",
+            model=f"{GPT2}, headless tied",
             vocabulary="8,000",
             tokens=f"0.8 M, in {BATCHES}",
             machine="CPU",

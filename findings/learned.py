@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from findings.cards import Card, Conditions
-from findings.from_scratch import (
+from findings.recipes import (
     BATCHES,
-    HEADLESS_FIRST,
-    TIED_HEADLESS,
+    GPT2,
+    TIED,
     TIED_VANILLA,
-    VANILLA_FIRST,
+    UNTIED,
+    UNTIED_VANILLA,
 )
 from findings.records import (
     check,
@@ -24,15 +25,14 @@ from findings.records import (
 
 TITLE = "What the models learn"
 
-SMALL_GPT2 = "GPT-2 with two layers of width 128"
 RECIPES = (
-    ("headless, tied", TIED_HEADLESS),
+    ("headless, tied", TIED),
     ("vanilla, tied", TIED_VANILLA),
-    ("headless, untied", HEADLESS_FIRST),
-    ("vanilla, untied", VANILLA_FIRST),
+    ("headless, untied", UNTIED),
+    ("vanilla, untied", UNTIED_VANILLA),
 )
 CONDITIONS = Conditions(
-    model=SMALL_GPT2,
+    model=GPT2,
     vocabulary="8,000",
     tokens=f"0.8 M, in {BATCHES}",
     machine="CPU",
@@ -44,14 +44,14 @@ CONDITIONS = Conditions(
 def are_headless_models_calibrated() -> Card:
     runs = results("studies/results/rare_tokens")["recipes"]
     errors = {recipe: [run["calibration_error"] for run in runs[recipe]] for _, recipe in RECIPES}
-    check(not is_clear(errors[TIED_HEADLESS], errors[TIED_VANILLA]), "tied models are level")
-    check(not is_clear(errors[HEADLESS_FIRST], errors[VANILLA_FIRST]), "untied ones are level")
+    check(not is_clear(errors[TIED], errors[TIED_VANILLA]), "tied models are level")
+    check(not is_clear(errors[UNTIED], errors[UNTIED_VANILLA]), "untied ones are level")
     check(max(map(max, errors.values())) < 1, "all errors are below one point")
     return Card(
         name="are_headless_models_calibrated",
         question="Are headless models calibrated?",
         answer="Yes, as well as vanilla ones",
-        figure=f"error of {figure(errors[TIED_HEADLESS], 2)} points, vanilla "
+        figure=f"error of {figure(errors[TIED], 2)} points, vanilla "
         f"{figure(errors[TIED_VANILLA], 2)}",
         text="The calibration error is the mean distance between a model's confidence in its "
         "first choice and how often that choice is right. It is below a point in all models.",
@@ -63,7 +63,7 @@ def are_headless_models_calibrated() -> Card:
                 "" if against is None else difference(errors[recipe], errors[against], 2),
             )
             for (label, recipe), against in zip(
-                RECIPES, (TIED_VANILLA, None, VANILLA_FIRST, None), strict=True
+                RECIPES, (TIED_VANILLA, None, UNTIED_VANILLA, None), strict=True
             )
         ],
         conditions=CONDITIONS,
@@ -75,7 +75,7 @@ def are_headless_models_calibrated() -> Card:
 def are_rare_embeddings_degenerate() -> Card:
     runs = results("studies/results/rare_tokens")["recipes"]
     cosines = {recipe: [run["mean_cosine"][0] for run in runs[recipe]] for _, recipe in RECIPES}
-    tied = cosines[TIED_HEADLESS], cosines[TIED_VANILLA]
+    tied = cosines[TIED], cosines[TIED_VANILLA]
     check(max(tied[0]) < min(tied[1]), "headless's rare embeddings are less alike")
     check(is_clear(*tied), "they are clearly less alike")
     return Card(
@@ -107,8 +107,8 @@ def nearer_than_others(record: dict) -> list[float]:
 def are_synonyms_nearer() -> Card:
     rows = []
     for label, words in (("all words", "all words"), ("words of one token", "of one token")):
-        headless = synonym_record(TIED_HEADLESS, words)
-        for name, recipe in (("tied vanilla", TIED_VANILLA), ("untied vanilla", VANILLA_FIRST)):
+        headless = synonym_record(TIED, words)
+        for name, recipe in (("tied vanilla", TIED_VANILLA), ("untied vanilla", UNTIED_VANILLA)):
             vanilla = synonym_record(recipe, words)
             whole = headless["synonyms"], vanilla["synonyms"]
             without_offset = nearer_than_others(headless), nearer_than_others(vanilla)
@@ -134,7 +134,7 @@ def are_synonyms_nearer_in_context() -> Card:
     words = "in context, after layer 2"
     rows = []
     shares = []
-    for label, recipe in (("headless, tied", TIED_HEADLESS), ("vanilla, tied", TIED_VANILLA)):
+    for label, recipe in (("headless, tied", TIED), ("vanilla, tied", TIED_VANILLA)):
         record = synonym_record(recipe, words)
         others = record["the same words in other pairs"]
         nearer = nearer_than_others(record)
@@ -167,7 +167,7 @@ def are_synonyms_nearer_in_context() -> Card:
 
 def does_tying_pull_the_embedding() -> Card:
     alignment = results("studies/results/tying")["alignment"]
-    headless = alignment[TIED_HEADLESS]
+    headless = alignment[TIED]
     vanilla = alignment[TIED_VANILLA]
     for step in vanilla:
         matrices = vanilla[step]["output, rotated"], vanilla[step]["input, rotated"]
@@ -236,22 +236,22 @@ def do_larger_input_gradients_help() -> Card:
 def do_early_layers_leave_the_residual_stream() -> Card:
     streams = results("studies/results/tying")["residual_stream"]
     recipes = (
-        ("vanilla, untied", VANILLA_FIRST),
+        ("vanilla, untied", UNTIED_VANILLA),
         ("vanilla, tied", TIED_VANILLA),
-        ("headless, tied", TIED_HEADLESS),
+        ("headless, tied", TIED),
     )
 
     def shares(recipe: str, layer: int) -> Sequence[float]:
         return [stream[layer] for stream in streams[recipe]]
 
     first_layer = {recipe: shares(recipe, 1) for _, recipe in recipes}
-    check(min(first_layer[VANILLA_FIRST]) > max(first_layer[TIED_VANILLA]), "tying lowers it")
-    check(not is_clear(first_layer[TIED_HEADLESS], first_layer[TIED_VANILLA]), "both are level")
+    check(min(first_layer[UNTIED_VANILLA]) > max(first_layer[TIED_VANILLA]), "tying lowers it")
+    check(not is_clear(first_layer[TIED], first_layer[TIED_VANILLA]), "both are level")
     return Card(
         name="do_early_layers_leave_the_residual_stream",
         question="Does tying take early layers out of the residual stream?",
         answer="A little, and alike in vanilla and headless models",
-        figure=f"the first of two layers: {percent(first_layer[VANILLA_FIRST], 1)} untied, "
+        figure=f"the first of two layers: {percent(first_layer[UNTIED_VANILLA], 1)} untied, "
         f"{percent(first_layer[TIED_VANILLA], 1)} tied",
         text="The table has what each part adds to the state that the last norm reads, as a share "
         "of its length.",
@@ -278,7 +278,7 @@ def does_a_head_suppress_the_gradient() -> Card:
             figure(suppressed(recipe, "vocabulary head")),
             figure(suppressed(recipe, "contrastive")),
         )
-        for label, recipe in (("headless", TIED_HEADLESS), ("vanilla", TIED_VANILLA))
+        for label, recipe in (("headless", TIED), ("vanilla", TIED_VANILLA))
     ]
     everything = [value for recipe in runs for value in suppressed(recipe, "vocabulary head")]
     check(max(everything) < 95, "less than 95 % is suppressed")
@@ -295,7 +295,7 @@ def does_a_head_suppress_the_gradient() -> Card:
         columns=("model", "vocabulary head: %", "contrastive loss: %"),
         rows=rows,
         conditions=Conditions(
-            model=f"{SMALL_GPT2}, tied",
+            model=f"{GPT2}, tied",
             vocabulary="8,000, which is 62 times the width",
             tokens=f"0.8 M, in {BATCHES}",
             machine="CPU",
@@ -315,7 +315,7 @@ def can_tokens_be_added() -> Card:
 
     word, following = "the word", "each following token"
     mean, pieces = "mean of the pieces", "pieces"
-    for recipe in (TIED_HEADLESS, TIED_VANILLA):
+    for recipe in (TIED, TIED_VANILLA):
         check(
             max(nats(recipe, word, mean)) < min(nats(recipe, word, pieces)),
             "as a target the new token is better than its pieces",
@@ -325,14 +325,14 @@ def can_tokens_be_added() -> Card:
             "as an input the new token is worse than its pieces",
         )
     check(
-        min(nats(TIED_HEADLESS, word, mean)) > max(nats(TIED_VANILLA, word, mean)),
+        min(nats(TIED, word, mean)) > max(nats(TIED_VANILLA, word, mean)),
         "as a target vanilla is ahead",
     )
     return Card(
         name="can_tokens_be_added",
         question="Can tokens be added after pretraining, as the mean of their pieces?",
         answer="As a target yes, as an input no, and without an advantage of headless",
-        figure=f"a new word: {figure(nats(TIED_HEADLESS, word, mean), 2)} nats, vanilla "
+        figure=f"a new word: {figure(nats(TIED, word, mean), 2)} nats, vanilla "
         f"{figure(nats(TIED_VANILLA, word, mean), 2)}",
         text=f"{record['words']} frequent words of several pieces became tokens. They are "
         "predicted better than their pieces, and the text after them worse, even than after the "
@@ -350,7 +350,7 @@ def can_tokens_be_added() -> Card:
                 *(
                     figure(nats(recipe, part, form), 2)
                     for part in (word, following)
-                    for recipe in (TIED_HEADLESS, TIED_VANILLA)
+                    for recipe in (TIED, TIED_VANILLA)
                 ),
             )
             for form in (pieces, mean, "mean of all tokens")

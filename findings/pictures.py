@@ -4,12 +4,11 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from findings.from_scratch import HEADLESS, VANILLA
+from findings.recipes import HEADLESS, LARGE_POOLS, VANILLA
 from findings.records import ROOT, curve, results
 from headless_trainer.presentation.pictures import Panel, Series, draw_panels, to_png
 
 FRONT_PAGE = "docs/findings/front_page.png"
-LARGE_POOLS = f"{HEADLESS} + pools of 32512"
 COLOURS = {"exact softmax": "tab:orange", "headless": "tab:blue"}
 WITH_POOLS = "headless, pools of 32,512 targets"
 

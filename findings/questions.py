@@ -22,15 +22,10 @@ from findings.comparisons import (
     unclear,
     within,
 )
+from findings.recipes import BETA2, EPSILON, TIED, TIED_VANILLA, UNTIED, UNTIED_VANILLA
 from findings.records import ROOT, check
 from findings.records import results as read_results
 from findings.statements import (
-    BETA2,
-    EPSILON,
-    TIED,
-    TIED_VANILLA,
-    UNTIED,
-    UNTIED_VANILLA,
     decay_helps_headless_and_harms_vanilla,
     epsilon_halves_the_gain,
     faster_loss_on_the_gpu,

@@ -6,16 +6,17 @@ from typing import Any
 import numpy as np
 
 from findings.comparisons import ABOUT_THE_SAME, Check, within
+from findings.recipes import (
+    BETA2,
+    EPSILON,
+    TIED,
+    TIED_VANILLA,
+    UNTIED,
+    UNTIED_VANILLA,
+)
 from findings.records import one_having
 from findings.records import results as read_results
 
-TIED = "headless + Muon"
-UNTIED = "headless untied + Muon"
-TIED_VANILLA = "vanilla tied + bias log q + Muon"
-UNTIED_VANILLA = "vanilla untied + bias log q + Muon"
-# AdamW's settings with which vanilla is at its best; recipes that do not name them have 0.98, 1e-8.
-BETA2 = " + beta2 0.999"
-EPSILON = " + beta2 0.999 + epsilon 1e-5"
 CHUNKED_LOSS = "K x U, cwt_loss chunks of 67,108,864"  # the default size of chunks
 
 

@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 
 from findings.cards import Card, Conditions
-from findings.from_scratch import (
+from findings.recipes import (
     BATCHES,
     HEADLESS,
-    HEADLESS_FIRST,
     SMALL_BATCHES,
     SMALL_DECODER,
-    TIED_HEADLESS,
+    TIED,
+    TIED_DECODER,
     TIED_VANILLA,
+    UNTIED,
+    UNTIED_VANILLA,
     VANILLA,
     VANILLA_DEFAULT,
-    VANILLA_FIRST,
 )
 from findings.records import (
     check,
@@ -27,7 +28,6 @@ from findings.records import (
 
 TITLE = "Vocabularies and rare tokens"
 
-TIED_DECODER = "GPT-2 with two layers of width 128, tied"
 BITS = "bits per byte"
 
 
@@ -37,7 +37,7 @@ def are_larger_vocabularies_better() -> Card:
     rows = []
     headless_bits = []
     for vocabulary in (5_000, 15_000, 50_000):
-        headless = one_having(runs, recipe=TIED_HEADLESS, vocabulary=vocabulary)["bits"]
+        headless = one_having(runs, recipe=TIED, vocabulary=vocabulary)["bits"]
         vanilla = one_having(runs, recipe=TIED_VANILLA, vocabulary=vocabulary)["bits"]
         check(max(headless) < min(vanilla), f"headless leads in each pretraining: {vocabulary}")
         headless_bits.append(headless)
@@ -102,9 +102,9 @@ def does_time_grow_with_the_vocabulary() -> Card:
     columns = [
         [seconds(runs, recipe=recipe, vocabulary=size) for size in sizes]
         for runs, recipe in (
-            (decoders, TIED_HEADLESS),
+            (decoders, TIED),
             (decoders, TIED_VANILLA),
-            (encoders, f"{TIED_HEADLESS} + RoFormer"),
+            (encoders, f"{TIED} + RoFormer"),
             (encoders, f"{TIED_VANILLA} + RoFormer"),
         )
     ]
@@ -192,7 +192,7 @@ def do_tasks_gain_from_larger_vocabularies() -> Card:
     runs = results("studies/results/vocabulary_size_encoders")
     rows = []
     for vocabulary in (5_000, 15_000, 50_000):
-        headless = one_having(runs, recipe=f"{TIED_HEADLESS} + RoFormer", vocabulary=vocabulary)
+        headless = one_having(runs, recipe=f"{TIED} + RoFormer", vocabulary=vocabulary)
         vanilla = one_having(runs, recipe=f"{TIED_VANILLA} + RoFormer", vocabulary=vocabulary)
         pair = headless["scores"]["average"], vanilla["scores"]["average"]
         check(not is_clear(*pair), f"no clear difference with {vocabulary}")
@@ -232,12 +232,12 @@ def which_tokens_gain() -> Card:
     rows = []
     for group in (0, 2, 9):
         tied = (
-            rarest_nats(runs[TIED_HEADLESS], group),
+            rarest_nats(runs[TIED], group),
             rarest_nats(runs[TIED_VANILLA], group),
         )
         untied = (
-            rarest_nats(runs[HEADLESS_FIRST], group),
-            rarest_nats(runs[VANILLA_FIRST], group),
+            rarest_nats(runs[UNTIED], group),
+            rarest_nats(runs[UNTIED_VANILLA], group),
         )
         rows.append(
             (

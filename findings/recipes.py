@@ -1,0 +1,23 @@
+"""The names of recipes in the records, and the small models that most cards are about."""
+
+# Pretrainings of studies/recipe.py. A recipe that names no beta2 has 0.98, and one that names no
+# epsilon 1e-8. All use Muon for the matrices of the layers.
+TIED = "headless + Muon"
+UNTIED = "headless untied + Muon"
+TIED_VANILLA = "vanilla tied + bias log q + Muon"
+UNTIED_VANILLA = "vanilla untied + bias log q + Muon"
+# AdamW's settings with which vanilla is at its best.
+BETA2 = " + beta2 0.999"
+EPSILON = f"{BETA2} + epsilon 1e-5"
+# Each method with the settings that suit it in longer trainings, and headless with larger pools.
+HEADLESS = UNTIED + BETA2
+VANILLA_DEFAULT = UNTIED_VANILLA + BETA2  # AdamW's epsilon is its default
+VANILLA = UNTIED_VANILLA + EPSILON
+LARGE_POOLS = f"{HEADLESS} + pools of 32512"
+
+GPT2 = "GPT-2 with two layers of width 128"
+TIED_DECODER = f"{GPT2}, tied"
+SMALL_DECODER = f"{GPT2}, untied"
+SMALL_NEOX = "GPT-NeoX with two layers of width 128, untied"
+SMALL_BATCHES = "batches of 8 rows of 128"
+BATCHES = "batches of 32 rows of 128"
