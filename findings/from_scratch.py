@@ -25,6 +25,7 @@ from findings.records import (
     is_clear,
     is_searched,
     millions,
+    of_seeds,
     one_having,
     paired_difference,
     percent,
@@ -160,12 +161,6 @@ def do_larger_pools_close_the_gap() -> Card:
             "benchmarks/results/pools_one_thread",
         ),
     )
-
-
-def of_seeds(recipe: dict, key: str, seeds: list[int]) -> list[float]:
-    """Return the values of these seeds, in their order."""
-    by_seed = dict(zip(recipe["seeds"], recipe[key], strict=True))
-    return [by_seed[seed] for seed in seeds]
 
 
 def pretrainings(seeds: list[int]) -> str:

@@ -155,6 +155,15 @@ def is_searched(recipe: dict) -> bool:
     return min(tried) < recipe["rate"] < max(tried)
 
 
+def of_seeds(recipe: dict, key: str, seeds: list[int]) -> list[float]:
+    """Return what a recipe has under a key for these seeds, in their order.
+
+    Source: a recipe is an entry of a results.json of studies/recipe.py.
+    """
+    by_seed = dict(zip(recipe["seeds"], recipe[key], strict=True))
+    return [by_seed[seed] for seed in seeds]
+
+
 def curve(recipe: dict, key: str) -> list[float]:
     """Return what the evaluations of a recipe have under a key, mean over its seeds.
 
