@@ -1,9 +1,9 @@
 """What a finding consists of, and what keeps it short."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from findings.records import ROOT
 from headless_trainer.presentation.tables import markdown
 
 MOST_WORDS = 40
@@ -129,12 +129,5 @@ def record_link(folder: str) -> str:
 
 def record_file(folder: str) -> str:
     """Return the readable file of a record; some benchmarks keep only the figures."""
-    from findings.records import ROOT
-
     readable = f"{folder}/results.md"
     return readable if (ROOT / readable).is_file() else f"{folder}/results.json"
-
-
-def numerals(text: str) -> int:
-    """Count the figures of a text: digits with the marks that belong to them count once."""
-    return len(re.findall(r"\d+(?:[.,]\d+)*", text))

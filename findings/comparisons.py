@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from findings.records import having, paired_difference
+from findings.records import having, is_clear
 from headless_trainer.presentation.significance import LEVEL
 
 # Whether a statement is true of what a results.json holds under "results".
@@ -41,77 +41,68 @@ def values_of(results: Any, entry: Entry, measure: Measure) -> np.ndarray:
     return np.asarray(values, dtype=np.float64)
 
 
-def below(first: Entry, second: Entry, measure: Measure = "perplexity") -> Check:
-    """Check that every pretraining of one entry has less than every one of another."""
+def _of_both(
+    first: Entry,
+    second: Entry,
+    measure: Measure,
+    compare: Callable[[np.ndarray, np.ndarray], Any],
+) -> Check:
+    """Return the check that compares the values of two entries."""
 
     def holds(results: Any) -> bool:
-        smaller = values_of(results, first, measure)
-        larger = values_of(results, second, measure)
-        return bool(smaller.max() < larger.min())
+        ours = values_of(results, first, measure)
+        theirs = values_of(results, second, measure)
+        return bool(compare(ours, theirs))
 
     return holds
+
+
+def below(first: Entry, second: Entry, measure: Measure = "perplexity") -> Check:
+    """Check that every pretraining of one entry has less than every one of another."""
+    return _of_both(first, second, measure, lambda ours, theirs: ours.max() < theirs.min())
 
 
 def below_in_pairs(first: Entry, second: Entry, measure: Measure = "perplexity") -> Check:
     """Check that one entry has less than another in each of the pretrainings that they share."""
-
-    def holds(results: Any) -> bool:
-        smaller = values_of(results, first, measure)
-        larger = values_of(results, second, measure)
-        return bool((smaller < larger).all())
-
-    return holds
+    return _of_both(first, second, measure, lambda ours, theirs: (ours < theirs).all())
 
 
 def level(first: Entry, second: Entry, measure: Measure = "perplexity") -> Check:
     """Check that the values of two entries overlap, and that their means do not differ by Welch's
     test.
     """
+    return _of_both(first, second, measure, _are_level)
 
-    def holds(results: Any) -> bool:
-        ours = values_of(results, first, measure)
-        theirs = values_of(results, second, measure)
-        overlap = ours.min() <= theirs.max() and theirs.min() <= ours.max()
-        test = stats.ttest_ind(ours, theirs, equal_var=False)
-        return bool(overlap and test.pvalue > 1 - LEVEL)
 
-    return holds
+def _are_level(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    overlap = ours.min() <= theirs.max() and theirs.min() <= ours.max()
+    test = stats.ttest_ind(ours, theirs, equal_var=False)
+    return overlap and test.pvalue > 1 - LEVEL
 
 
 def unclear(first: Entry, second: Entry, measure: Measure = "perplexity") -> Check:
     """Check that zero lies in the interval of the difference of two entries, paired by their
     pretrainings.
     """
-
-    def holds(results: Any) -> bool:
-        ours = values_of(results, first, measure)
-        theirs = values_of(results, second, measure)
-        _, low, high = paired_difference(ours.tolist(), theirs.tolist())
-        return low <= 0 <= high
-
-    return holds
+    return _of_both(first, second, measure, lambda ours, theirs: not is_clear(ours, theirs))
 
 
 def about(first: Entry, second: Entry, measure: Measure = "perplexity") -> Check:
     """Check that the means of two entries differ by at most `ABOUT_THE_SAME`."""
 
-    def holds(results: Any) -> bool:
-        ours = values_of(results, first, measure).mean()
-        theirs = values_of(results, second, measure).mean()
-        return bool(abs(ours / theirs - 1) <= ABOUT_THE_SAME)
+    def are_about_the_same(ours: np.ndarray, theirs: np.ndarray) -> bool:
+        return abs(ours.mean() / theirs.mean() - 1) <= ABOUT_THE_SAME
 
-    return holds
+    return _of_both(first, second, measure, are_about_the_same)
 
 
 def share(first: Entry, second: Entry, low: float, high: float, measure: Measure) -> Check:
     """Check between which bounds the mean of one entry lies, as a share of the mean of another."""
 
-    def holds(results: Any) -> bool:
-        ours = values_of(results, first, measure).mean()
-        theirs = values_of(results, second, measure).mean()
-        return bool(low <= ours / theirs <= high)
+    def is_within(ours: np.ndarray, theirs: np.ndarray) -> bool:
+        return low <= ours.mean() / theirs.mean() <= high
 
-    return holds
+    return _of_both(first, second, measure, is_within)
 
 
 def all_of(*checks: Check) -> Check:
