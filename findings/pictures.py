@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from findings.recipes import HEADLESS, LARGE_POOLS, VANILLA
 from findings.records import ROOT, curve, results
@@ -66,7 +65,5 @@ def front_page() -> bytes:
     return to_png(draw_panels(panels, size=(5.0, 3.8), legend="below", sharey=True))
 
 
-def write_all() -> None:
-    path = Path(ROOT / FRONT_PAGE)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(front_page())
+def write_front_page() -> None:
+    (ROOT / FRONT_PAGE).write_bytes(front_page())

@@ -4,6 +4,7 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,12 @@ from headless_trainer.presentation.significance import LEVEL
 ROOT = Path(__file__).parents[1]
 
 
+@cache
 def results(folder: str) -> Any:
-    """Return what a results.json holds, as its study or benchmark arranges it."""
+    """Return what a results.json holds, as its study or benchmark arranges it.
+
+    Cards ask for the same file many times, and share what is read: change nothing in it.
+    """
     return json.loads((ROOT / folder / "results.json").read_text(encoding="utf-8"))["results"]
 
 

@@ -5,6 +5,7 @@ and fails if there are any.
 """
 
 import argparse
+import itertools
 import re
 import sys
 from collections.abc import Callable
@@ -53,25 +54,32 @@ TITLE_BY_HAND = "Reliability, long documents and processes"
 WRITTEN_BY_HAND = ("faults", "long_documents", "shared_candidates")
 
 
-def all_cards() -> dict[str, Card]:
-    """Return the cards by their names.
+def cards_of_topics() -> dict[str, list[Card]]:
+    """Return the cards of each topic, by its title.
 
     Raises:
-        ValueError: two cards have the same name, or the records contradict a card.
+        ValueError: the records contradict a card.
+    """
+    return {topic.TITLE: [make_card() for make_card in topic.CARDS] for topic in TOPICS}
+
+
+def by_name(topics: dict[str, list[Card]]) -> dict[str, Card]:
+    """Return all cards by their names.
+
+    Raises:
+        ValueError: two cards have the same name.
     """
     cards: dict[str, Card] = {}
-    for topic in TOPICS:
-        for make_card in topic.CARDS:
-            card = make_card()
-            if card.name in cards:
-                raise ValueError(f"two cards have the name {card.name!r}: rename one.")
-            cards[card.name] = card
+    for card in itertools.chain.from_iterable(topics.values()):
+        if card.name in cards:
+            raise ValueError(f"two cards have the name {card.name!r}: rename one.")
+        cards[card.name] = card
     return cards
 
 
-def index(cards: dict[str, Card]) -> str:
-    """Return the page that lists all cards."""
-    titles = [*(topic.TITLE for topic in TOPICS), TITLE_BY_HAND]
+def index(topics: dict[str, list[Card]]) -> str:
+    """Return the page that lists the cards of all topics."""
+    titles = [*topics, TITLE_BY_HAND]
     lines = [
         "# Findings",
         "Each row is a question, the answer that our records give, and the figure that stands "
@@ -85,12 +93,9 @@ def index(cards: dict[str, Card]) -> str:
         "has figures without a record.",
         "\n".join(f"- {link_to_heading(title)}" for title in titles),
     ]
-    for topic in TOPICS:
-        rows = [
-            (card.question, f"[{card.answer}]({card.name}.md)", card.figure)
-            for card in (cards[make_card().name] for make_card in topic.CARDS)
-        ]
-        lines += [f"## {topic.TITLE}", markdown(("question", "answer", "figure"), rows)]
+    for title, cards in topics.items():
+        rows = [(card.question, f"[{card.answer}]({card.name}.md)", card.figure) for card in cards]
+        lines += [f"## {title}", markdown(("question", "answer", "figure"), rows)]
     rows_by_hand = []
     for name in WRITTEN_BY_HAND:
         question, answer = question_and_answer(name)
@@ -149,7 +154,8 @@ def with_block(page: str, name: str, content: str) -> str:
     Raises:
         ValueError: the page does not have exactly one such place.
     """
-    start, end = f"<!-- findings: {name} -->", "<!-- end of findings -->"
+    start = f"<!-- findings: {name} -->"
+    end = "<!-- end of findings -->"
     filled, places = re.subn(
         f"{re.escape(start)}\n.*?{re.escape(end)}",
         lambda _: f"{start}\n\n{content}\n\n{end}",
@@ -163,9 +169,10 @@ def with_block(page: str, name: str, content: str) -> str:
 
 def pages() -> dict[str, str]:
     """Return what every page should hold, by its path from the root of the repository."""
-    cards = all_cards()
+    topics = cards_of_topics()
+    cards = by_name(topics)
     written = {f"{FOLDER}/{card.name}.md": card.page() for card in cards.values()}
-    written[f"{FOLDER}/index.md"] = index(cards)
+    written[f"{FOLDER}/index.md"] = index(topics)
     for page, name, content in BLOCKS:
         if page not in written:
             written[page] = (ROOT / page).read_text(encoding="utf-8")
@@ -192,7 +199,7 @@ def main(argv: list[str] | None = None) -> int:
     written = pages()
     paths = differing(written)
     if not args.check:
-        pictures.write_all()
+        pictures.write_front_page()
     for path in paths:
         if not args.check:
             (ROOT / path).parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """The findings: every page is what its records give, and a card says one thing."""
 
+import copy
 import dataclasses
 import doctest
 import re
@@ -174,7 +175,7 @@ def test_the_card_of_larger_pools_reads_every_seed_of_its_record(monkeypatch):
     read = from_scratch.results
 
     def with_three_seeds(folder):
-        record = read(folder)
+        record = copy.deepcopy(read(folder))
         if folder.endswith("_pools"):
             recipe = record[f"{from_scratch.HEADLESS} + pools of 32512"]
             recipe.update(seeds=[2, 0, 1], perplexity=[82.5, 82.4, 83.2], accuracy=[0.232] * 3)
