@@ -1,7 +1,7 @@
 """Findings about models that are continued on new texts."""
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from findings.cards import Card, Conditions
@@ -82,8 +82,10 @@ ROFORMER_SECOND = Toy("RoFormer, others", "studies/results/adaptation_encoder_dr
 
 DECODER = "GPT-2 with two layers of width 128, pretrained on English novels with the exact softmax"
 ENCODER = "RoFormer with two layers of width 128, pretrained on English novels"
+BOTH = "GPT-2 and RoFormer with two layers of width 128, pretrained on English novels"
 FRENCH = "0.8 M of French novels, in batches of 32 x 128"
 WIKIPEDIA = "0.8 M of English Wikipedia, in batches of 32 x 128"
+BOTH_TEXTS = "0.8 M of French novels (GPT-2) or English Wikipedia (RoFormer)"
 
 
 def gemma_runs(rate: float = 1e-4) -> dict[str, dict[str, Any]]:
@@ -121,16 +123,15 @@ GEMMA_COLUMNS = (
     "English: perplexity",
     "English: accuracy (%)",
 )
-GEMMA_CONDITIONS = {
-    "model": "Gemma 3 270M, its weights dequantized from 4 bits",
-    "vocabulary": "262,144",
-    "tokens": "51,200 of French novels in 100 batches of 4 x 128; evaluated on 128 rows of these "
+OF_GEMMA = Conditions(
+    model="Gemma 3 270M, its weights dequantized from 4 bits",
+    vocabulary="262,144",
+    tokens="51,200 of French novels in 100 batches of 4 x 128; evaluated on 128 rows of these "
     "novels and 128 of English Wikipedia, all held out",
-    "machine": "one thread of a CPU, float32; it was shared, so no times are given",
-    "seeds": "one",
-    "rates": "as in the table, with a beta2 of 0.999",
-}
-GEMMA_AT_ONE_RATE = GEMMA_CONDITIONS | {"rates": "1e-4 alone, which is too high; beta2 of 0.999"}
+    machine="one thread of a CPU, float32; it was shared, so no times are given",
+    seeds="one",
+    rates="as in the table, with a beta2 of 0.999",
+)
 
 
 def gemma() -> Card:
@@ -160,7 +161,7 @@ def gemma() -> Card:
             *(gemma_row(f"1e-4, {method}", high[method]) for method in methods),
             gemma_row("3e-4, sampled softmax", highest["sampled softmax"]),
         ],
-        conditions=Conditions(**GEMMA_CONDITIONS),
+        conditions=OF_GEMMA,
         would_change="Rates below 3e-5, more tokens, other seeds, and old texts among the new ones "
         "(`--replay_file`). The exact softmax was not run at 3e-4.",
         records=("studies/results/real_models_gemma",),
@@ -192,8 +193,8 @@ def gemma_candidates() -> Card:
             gemma_row("topped up with targets of recent steps", recent),
             gemma_row("4,096 uniform draws, no exact steps", uniform),
         ],
-        conditions=Conditions(
-            **GEMMA_CONDITIONS,
+        conditions=replace(
+            OF_GEMMA,
             code="the last two rows are of an earlier version (c5084c5), in which `--pool_size` "
             "took the targets of recent steps, and none meant no topping up",
         ),
@@ -333,9 +334,9 @@ def learning_rates() -> Card:
             for rate in rates
         ],
         conditions=Conditions(
-            model="GPT-2 and RoFormer with two layers of width 128, pretrained on English novels",
+            model=BOTH,
             vocabulary="16,000",
-            tokens="0.8 M of French novels (GPT-2) or English Wikipedia (RoFormer)",
+            tokens=BOTH_TEXTS,
             machine=ONE_THREAD,
             seeds="two pretrainings each",
             rates="as in the table",
@@ -380,7 +381,7 @@ def forgetting() -> Card:
             for toy in toys
         ],
         conditions=Conditions(
-            model="GPT-2 and RoFormer with two layers of width 128, pretrained on English novels",
+            model=BOTH,
             vocabulary="16,000 unless the table says otherwise",
             tokens="0.8 M, of French novels (GPT-2) or English Wikipedia (RoFormer); 0.15 M with "
             "128,000 tokens",
@@ -500,7 +501,7 @@ def equal_time() -> Card:
             for toy in toys
         ],
         conditions=Conditions(
-            model="GPT-2 and RoFormer with two layers of width 128, pretrained on English novels",
+            model=BOTH,
             vocabulary="16,000 unless the table says otherwise",
             tokens="0.8 M for the exact softmax (0.15 M with 128,000 tokens), more for the others",
             machine=ONE_THREAD,
@@ -556,9 +557,9 @@ def without_draws() -> Card:
         ),
         rows=rows,
         conditions=Conditions(
-            model="GPT-2 and RoFormer with two layers of width 128, pretrained on English novels",
+            model=BOTH,
             vocabulary="16,000",
-            tokens="0.8 M of French novels (GPT-2) or English Wikipedia (RoFormer)",
+            tokens=BOTH_TEXTS,
             machine=ONE_THREAD,
             seeds="one GPT-2, two RoFormers, one of which is ahead without draws at 6e-3",
             rates="as in the table, two of four",

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from findings.cards import Card, Conditions, card_links
@@ -37,8 +38,24 @@ ROUNDS = "none; medians over rounds in which the methods take turns"
 ROUNDS_OF_STEPS = f"{ROUNDS}; what did not fit lacked the memory that the other methods left"
 NO_RATES = "not trained; only steps are timed"
 RANDOM_WEIGHTS = "with random weights"
-ROWS_OF_512 = "rows of 512 tokens; masked models predict 15 % of them, decoders all"
 DID_NOT_FIT = "did not fit"
+
+OF_LOSSES = Conditions(
+    model="none, only the loss of random outputs, forward and backward",
+    vocabulary="as in the table",
+    tokens="as many different targets as in a text",
+    machine=MEASURED,
+    seeds=ROUNDS,
+    rates=NO_RATES,
+)
+OF_STEPS = Conditions(
+    model=f"as in the table, {RANDOM_WEIGHTS}",
+    vocabulary="as in the table",
+    tokens="rows of 512 tokens; masked models predict 15 % of them, decoders all",
+    machine=MEASURED,
+    seeds=ROUNDS,
+    rates=NO_RATES,
+)
 
 HEADLESS = "headless"
 POOLS = "headless, pools of 16,384"
@@ -215,14 +232,10 @@ def loss_alone() -> Card:
             )
             for size in LOSS_SIZES
         ],
-        conditions=Conditions(
-            model="none, only the loss of random outputs, forward and backward",
-            vocabulary="as in the table",
+        conditions=replace(
+            OF_LOSSES,
             tokens="targets drawn with a Zipf-like distribution, as many different ones as in a "
             "text",
-            machine=MEASURED,
-            seeds=ROUNDS,
-            rates=NO_RATES,
         ),
         would_change="The newest kernels. CCE skips small gradients.",
         records=(SECOND,),
@@ -269,15 +282,12 @@ def newer_kernels() -> Card:
             )
             for size in LOSS_SIZES
         ],
-        conditions=Conditions(
-            model="none, only the loss of random outputs, forward and backward",
-            vocabulary="as in the table",
-            tokens="as many different targets as in a text",
-            machine=f"{MEASURED}. The rate is reported for an H200 at 4,096 targets, width 4,096 "
-            "and V = 128,256: QuACK 0.6.5 17.3 ms, Liger's CuTe kernels 18.1 ms, its Triton path "
-            "141 ms",
-            seeds=ROUNDS,
-            rates=NO_RATES,
+        conditions=replace(
+            OF_LOSSES,
+            machine=f"{MEASURED}. The rate is reported for an H200 at "
+            f"{written_size(REPORTED_SIZE)}: QuACK 0.6.5 {REPORTED_MS['QuACK 0.6.5']} ms, Liger's "
+            f"CuTe kernels {REPORTED_MS['Liger, CuTe']} ms, its Triton path "
+            f"{REPORTED_MS['Liger, Triton']:g} ms",
         ),
         would_change="A measurement: these kernels may fall short of that rate at small widths "
         "([a comparison by others](https://github.com/linkedin/Liger-Kernel/pull/1356)).",
@@ -332,13 +342,8 @@ def newer_kernels_in_steps() -> Card:
             "newest kernels, estimated (ms)",
         ),
         rows=rows,
-        conditions=Conditions(
-            model=f"as in the table, {RANDOM_WEIGHTS}",
-            vocabulary="as in the table",
-            tokens=ROWS_OF_512,
-            machine=MEASURED,
-            seeds=ROUNDS,
-            rates=NO_RATES,
+        conditions=replace(
+            OF_STEPS,
             code=BOTH_CODES,
         ),
         would_change="A measurement. QuACK's head takes no bias, which BERT and XLM-R have; small "
@@ -377,13 +382,9 @@ def papers_form() -> Card:
             )
             for size in sizes
         ],
-        conditions=Conditions(
-            model="none, only the loss of random outputs, forward and backward",
-            vocabulary="as in the table",
-            tokens="as many different targets as in a text",
+        conditions=replace(
+            OF_LOSSES,
             machine=GPU,
-            seeds=ROUNDS,
-            rates=NO_RATES,
         ),
         would_change="`--pool_size`, which splits a batch's targets into pools.",
         records=(SECOND,),
@@ -421,13 +422,11 @@ def exact_heads() -> Card:
         rows=[
             (name, figure(row["ms"]), figure(row["mib"], digits=0)) for name, row in timings.items()
         ],
-        conditions=Conditions(
+        conditions=replace(
+            OF_LOSSES,
             model="none, only the loss of 65,536 random outputs of width 768",
             vocabulary="50,304",
             tokens="65,536 targets, as many different ones as in a text",
-            machine=MEASURED,
-            seeds=ROUNDS,
-            rates=NO_RATES,
         ),
         would_change="Other sizes: with width 2,048 and V = 256,000, CCE is faster than Liger's "
         "Triton path at 16,384 targets.",
@@ -473,13 +472,9 @@ def encoders() -> Card:
             )
             for model, batch in batches
         ],
-        conditions=Conditions(
-            model=f"as in the table, {RANDOM_WEIGHTS}",
-            vocabulary="as in the table",
-            tokens=ROWS_OF_512,
-            machine=MEASURED,
+        conditions=replace(
+            OF_STEPS,
             seeds=ROUNDS_OF_STEPS,
-            rates=NO_RATES,
             code=FIRST_CODE,
         ),
         would_change="Small batches, which [wait for the host](gpu_small_batches.md).",
@@ -541,13 +536,10 @@ def decoders() -> Card:
             )
             for folder, model, batch in batches
         ],
-        conditions=Conditions(
-            model=f"as in the table, {RANDOM_WEIGHTS}",
-            vocabulary="as in the table",
-            tokens=ROWS_OF_512,
+        conditions=replace(
+            OF_STEPS,
             machine=f"{MEASURED}. The best was Liger's for Pythia-70M, and CCE for Gemma",
             seeds=ROUNDS_OF_STEPS,
-            rates=NO_RATES,
             code=BOTH_CODES,
         ),
         would_change="[Newer kernels](gpu_newer_kernels_in_steps.md), by an estimate, and today's "
@@ -601,13 +593,9 @@ def memory() -> Card:
             )
             for folder, model, batch in batches
         ],
-        conditions=Conditions(
-            model=f"as in the table, {RANDOM_WEIGHTS}",
-            vocabulary="as in the table",
-            tokens=ROWS_OF_512,
-            machine=MEASURED,
+        conditions=replace(
+            OF_STEPS,
             seeds=ROUNDS_OF_STEPS,
-            rates=NO_RATES,
             code=f"{BOTH_CODES}; {NO_EXACT_STEPS}",
         ),
         would_change="A fused head that takes a bias, with encoders. Liger's does, and is slower "
@@ -653,13 +641,9 @@ def small_batches() -> Card:
             )
             for model, batch in batches
         ],
-        conditions=Conditions(
-            model=f"as in the table, {RANDOM_WEIGHTS}",
-            vocabulary="as in the table",
-            tokens=ROWS_OF_512,
+        conditions=replace(
+            OF_STEPS,
             machine=f"{MEASURED}. The host was a slow one",
-            seeds=ROUNDS,
-            rates=NO_RATES,
             code=SECOND_CODE,
         ),
         would_change="A faster host: on another one XLM-R [gained](gpu_encoders.md) from 32 rows "
@@ -711,13 +695,8 @@ def sampled_softmax() -> Card:
             )
             for folder, model, batch in batches
         ],
-        conditions=Conditions(
-            model=f"as in the table, {RANDOM_WEIGHTS}",
-            vocabulary="as in the table",
-            tokens=ROWS_OF_512,
-            machine=MEASURED,
-            seeds=ROUNDS,
-            rates=NO_RATES,
+        conditions=replace(
+            OF_STEPS,
             code=f"{BOTH_CODES}; {NO_EXACT_STEPS}",
         ),
         would_change="Newer exact kernels, which by an estimate would leave XLM-R [no "
@@ -764,13 +743,11 @@ def sparse_updates() -> Card:
             )
             for model, batch in batches
         ],
-        conditions=Conditions(
+        conditions=replace(
+            OF_STEPS,
             model=f"as in the table, {RANDOM_WEIGHTS}, with sampled softmax",
-            vocabulary="as in the table",
-            tokens=ROWS_OF_512,
             machine=GPU,
             seeds=f"{ROUNDS}; the range in the figure is that of all batch sizes",
-            rates=NO_RATES,
             code=f"{FIRST_CODE}; {NO_EXACT_STEPS}",
         ),
         would_change="A vocabulary far above these.",
