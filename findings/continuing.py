@@ -195,6 +195,7 @@ def gemma_candidates() -> Card:
         ],
         conditions=replace(
             OF_GEMMA,
+            rates="1e-4 alone, where [3e-5 is better](continue_gemma.md); a beta2 of 0.999",
             code="the last two rows are of an earlier version (c5084c5), in which `--pool_size` "
             "took the targets of recent steps, and none meant no topping up",
         ),
