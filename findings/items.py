@@ -3,7 +3,7 @@
 import statistics
 
 from findings.cards import Card
-from findings.records import check, figure, results
+from findings.records import check, figure, of_each_seed, results
 from headless_trainer.presentation.significance import mean_test
 from headless_trainer.presentation.tables import markdown
 
@@ -25,13 +25,8 @@ BEST_PUBLISHED = {
 }
 
 
-def seeds(method: dict, name: str) -> list[float]:
-    """Return a figure of a method, one for each seed."""
-    return [seed[name] for seed in method["seeds"].values()]
-
-
 def range_of_taus(method: dict) -> str:
-    taus = seeds(method, "tau")
+    taus = of_each_seed(method, "tau")
     if min(taus) == max(taus):
         return f"{taus[0]:g}"
     return f"{min(taus):g} to {max(taus):g}"
@@ -44,10 +39,10 @@ def rows(methods: dict[str, dict], labels: dict[str, str]) -> list[tuple[str, ..
             label,
             str(len(methods[name]["seeds"])),
             range_of_taus(methods[name]),
-            figure(seeds(methods[name], "test_ndcg@10"), 4),
-            figure(seeds(methods[name], "test_recall@10"), 4),
-            figure(seeds(methods[name], "test_at_tau_0_ndcg@10"), 4),
-            figure(seeds(methods[name], "test_coverage@10"), 0, factor=100),
+            figure(of_each_seed(methods[name], "test_ndcg@10"), 4),
+            figure(of_each_seed(methods[name], "test_recall@10"), 4),
+            figure(of_each_seed(methods[name], "test_at_tau_0_ndcg@10"), 4),
+            figure(of_each_seed(methods[name], "test_coverage@10"), 0, factor=100),
         )
         for name, label in labels.items()
     ]
@@ -68,14 +63,17 @@ def measured_table(cards: dict[str, Card]) -> str:
     methods = results(POSITIONS)
     headless = methods["Beauty, positions from the end"]
     full = methods["Beauty, positions from the end, full softmax"]
-    level = mean_test(seeds(headless, "test_ndcg@10"), seeds(full, "test_ndcg@10"), paired=False)
+    level = mean_test(
+        of_each_seed(headless, "test_ndcg@10"), of_each_seed(full, "test_ndcg@10"), paired=False
+    )
     check(level > 0.05, "headless and the full softmax are level on the test of Beauty")
     check(
-        max(seeds(headless, "validation_ndcg@10")) < min(seeds(full, "validation_ndcg@10")),
+        max(of_each_seed(headless, "validation_ndcg@10"))
+        < min(of_each_seed(full, "validation_ndcg@10")),
         "the full softmax leads on the validation of Beauty",
     )
-    without_tau = statistics.mean(seeds(headless, "test_at_tau_0_ndcg@10"))
-    share_lost = 1 - without_tau / statistics.mean(seeds(headless, "test_ndcg@10"))
+    without_tau = statistics.mean(of_each_seed(headless, "test_at_tau_0_ndcg@10"))
+    share_lost = 1 - without_tau / statistics.mean(of_each_seed(headless, "test_ndcg@10"))
     check(0.08 < share_lost < 0.12, "headless loses a tenth on Beauty without log frequencies")
     return markdown(("data set", *COLUMNS), rows(methods, METHODS), left=1)
 
@@ -87,7 +85,7 @@ def published_table(cards: dict[str, Card]) -> str:
     for name, best in BEST_PUBLISHED.items():
         cells = [METHODS[name]]
         for measure, published in best.items():
-            ours = statistics.mean(seeds(methods[name], f"test_{measure}"))
+            ours = statistics.mean(of_each_seed(methods[name], f"test_{measure}"))
             cells += [f"{published:.4f}", f"{100 * (ours / published - 1):+.1f} %"]
         lines.append(cells)
     columns = (
@@ -111,11 +109,11 @@ def in_batch_table(cards: dict[str, Card]) -> str:
     lines = rows(methods, labels)
     in_batch = methods["in-batch negatives"]
     full = methods["full softmax"]
-    share_at_0 = statistics.mean(seeds(in_batch, "test_at_tau_0_ndcg@10")) / statistics.mean(
-        seeds(full, "test_ndcg@10")
+    share_at_0 = statistics.mean(of_each_seed(in_batch, "test_at_tau_0_ndcg@10")) / statistics.mean(
+        of_each_seed(full, "test_ndcg@10")
     )
-    share = statistics.mean(seeds(in_batch, "test_ndcg@10")) / statistics.mean(
-        seeds(full, "test_ndcg@10")
+    share = statistics.mean(of_each_seed(in_batch, "test_ndcg@10")) / statistics.mean(
+        of_each_seed(full, "test_ndcg@10")
     )
     check(share_at_0 < 0.4, "in-batch negatives reach less than two fifths without tau")
     check(share > 0.9, "in-batch negatives reach nine tenths with tau")

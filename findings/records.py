@@ -169,6 +169,11 @@ def of_seeds(recipe: dict, key: str, seeds: list[int]) -> list[float]:
     return [by_seed[seed] for seed in seeds]
 
 
+def of_each_seed(method: dict, name: str) -> list[float]:
+    """Return a figure of a method of examples/items, one for each seed."""
+    return [seed[name] for seed in method["seeds"].values()]
+
+
 def curve(recipe: dict, key: str) -> list[float]:
     """Return what the evaluations of a recipe have under a key, mean over its seeds.
 

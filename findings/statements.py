@@ -16,7 +16,7 @@ from findings.recipes import (
     UNTIED_VANILLA,
     VANILLA,
 )
-from findings.records import is_clear, of_seeds, one_having
+from findings.records import is_clear, of_each_seed, of_seeds, one_having
 from findings.records import results as read_results
 
 CHUNKED_LOSS = "K x U, cwt_loss chunks of 67,108,864"  # the default size of chunks
@@ -187,7 +187,7 @@ def steps_of_the_earlier_code(results: Any) -> bool:
 
 def scores(results: Any, method: str, measure: str = "test_ndcg@10") -> list[float]:
     """Return a score of a method of examples/items, one for each seed."""
-    return [seed[measure] for seed in results[method]["seeds"].values()]
+    return of_each_seed(results[method], measure)
 
 
 def lower_score(first: str, second: str, measure: str = "test_ndcg@10") -> Check:
