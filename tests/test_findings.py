@@ -73,6 +73,14 @@ def test_a_block_is_filled_where_its_page_has_the_place():
         write.with_block(page, "others", "new")
 
 
+def test_a_table_on_a_page_that_is_written_by_hand_is_noticed_where_it_differs(monkeypatch):
+    blocks = (("README.md", "front page", lambda cards: "| other |"),)
+    monkeypatch.setattr(write, "BLOCKS", blocks)
+    written = write.pages()
+    assert "| other |" in written["README.md"]
+    assert write.differing(written) == ["README.md"]
+
+
 def test_every_folder_of_results_has_its_question():
     assert sorted(questions.folders()) == sorted(questions.RECORDS)
 
