@@ -187,6 +187,14 @@ def what_do_larger_pools_cost() -> Card:
     check(0.45 < lost < 0.55, "the largest pools cost half of what is saved with V = 8,000")
     pools_of_32k = times["32000"]["32,512 targets"]["share of the exact step"]
     of_the_batch = times["32000"]["the batch"]["share of the exact step"]
+    with_two_threads = results("benchmarks/results/pools_two_threads")
+    differences = [
+        with_two_threads[size][name]["share of the exact step"]
+        - times[size][name]["share of the exact step"]
+        for size in sizes
+        for _, name in pools
+    ]
+    check(max(differences) > -min(differences), "two threads raise shares rather than lower them")
     return Card(
         name="what_do_larger_pools_cost",
         question="What do larger pools cost?",
@@ -212,13 +220,19 @@ def what_do_larger_pools_cost() -> Card:
             machine="one thread of an AMD EPYC; the exact step takes "
             + ", ".join(
                 f"{figure(times[size]['exact softmax']['milliseconds'], 0)} ms" for size in sizes
-            ),
+            )
+            + "; with two threads no share is over "
+            f"{figure(max(differences), 0, factor=100)} points higher or "
+            f"{figure(-min(differences), 0, factor=100)} lower",
             seeds="none, medians of nine rounds in turns",
             rates="none",
         ),
         would_change="A wider model, where the head is a smaller part of a step; a GPU; larger "
         "batches, which fill a pool by themselves.",
-        records=("benchmarks/results/pools_one_thread",),
+        records=(
+            "benchmarks/results/pools_one_thread",
+            "benchmarks/results/pools_two_threads",
+        ),
     )
 
 

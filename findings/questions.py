@@ -905,6 +905,11 @@ BENCHMARKS = {
         "the smaller is their share of the exact step.",
         pools_cost_less_than_the_exact_step,
     ),
+    "pools_two_threads": Record(
+        "What do larger pools cost on a CPU with two threads?",
+        "Less than the exact softmax at every size that was measured, as with one thread.",
+        pools_cost_less_than_the_exact_step,
+    ),
     "step_bert_small": Record(
         "How fast is a step of BERT-small with a vocabulary of 50,304?",
         STEP_OF_HEADLESS,
