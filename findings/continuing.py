@@ -204,6 +204,93 @@ def gemma_candidates() -> Card:
     )
 
 
+CANDIDATE_SETS = (
+    ("targets of the step", "the step's targets"),
+    ("and 4,096 uniform draws", "+ 4,096 uniform"),
+    ("and 65,536 uniform draws", "+ 65,536 uniform"),
+    ("and 16,384 targets of recent steps", "+ 16,384 recent targets"),
+    ("and 4,096 draws by mean prediction", "+ 4,096 by mean prediction, once"),
+    (
+        "and 16,384 by frequency, 4,096 by mean prediction",
+        "+ 16,384 by frequency + 4,096 by mean prediction, once",
+    ),
+)
+
+
+def candidates() -> Card:
+    """The gradient of each set of candidates beside the exact one, without training."""
+    models = [
+        {
+            candidate_set["label"]: candidate_set
+            for candidate_set in results(f"benchmarks/results/candidates_{name}")["sets"]
+        }
+        for name in ("smollm2", "gemma")
+    ]
+    small, large = models
+    uniform, predicted, default = (CANDIDATE_SETS[index][1] for index in (1, 4, 5))
+    for model in models:
+        check(
+            model[default]["error"] == min(model[label]["error"] for _, label in CANDIDATE_SETS),
+            "draws by frequency and by mean prediction together have the smallest error",
+        )
+        check(
+            model[predicted]["distinct"] < model[uniform]["distinct"] / 2,
+            "draws by mean prediction are less than half as many distinct tokens as uniform ones",
+        )
+        check(
+            model[predicted]["error"] < 0.75 * model[uniform]["error"],
+            "as many draws by mean prediction reduce the error by a quarter or more",
+        )
+    return Card(
+        name="continue_candidates",
+        question="Which candidates stand for the vocabulary of a real model?",
+        answer="Draws by the model's mean prediction and by the texts' frequencies come nearest to "
+        "the exact gradient",
+        figure=f"gradient {percent(large[default]['error'])} off for Gemma 3 270M, "
+        f"{percent(large[uniform]['error'])} with 4,096 uniform draws",
+        text="The error is that of the gradient at the outputs of the layers, relative to the "
+        "exact softmax's. As many draws by mean prediction have less than half as many distinct "
+        "tokens as uniform draws, and a smaller error.",
+        columns=(
+            "candidates",
+            "SmolLM2: distinct",
+            "error",
+            "Gemma: distinct",
+            "error",
+        ),
+        rows=[
+            (
+                name,
+                *(
+                    cell
+                    for model in models
+                    for cell in (
+                        figure(model[label]["distinct"], 0),
+                        percent(model[label]["error"]),
+                    )
+                ),
+            )
+            for name, label in CANDIDATE_SETS
+        ],
+        conditions=Conditions(
+            model="SmolLM2 135M Instruct and Gemma 3 270M, their weights dequantized from 4 bits",
+            vocabulary="49,152 and 262,144",
+            tokens="six batches of 4 x 128 of French novels, without training; the mean "
+            "prediction is that of 24 other rows",
+            machine="one thread of a CPU, float32",
+            seeds="three draws for each batch",
+            rates="none",
+        ),
+        would_change="Training, which changes both the prediction and what a batch needs; in "
+        "training every eighth step is exact. The last two rows count a target once in its own "
+        "row.",
+        records=(
+            "benchmarks/results/candidates_smollm2",
+            "benchmarks/results/candidates_gemma",
+        ),
+    )
+
+
 def decoders() -> Card:
     toys = (TIED, TIED_SECOND, TIED_THIRD)
     exact = [value for toy in toys for value in toy.run(EXACT)["new"]]
@@ -721,6 +808,7 @@ def fine_tuned() -> Card:
 CARDS = (
     gemma,
     gemma_candidates,
+    candidates,
     decoders,
     encoders,
     learning_rates,

@@ -39,6 +39,7 @@ from findings.statements import (
     pieces_are_better_inputs,
     pools_are_level_with_vanilla,
     pools_cost_less_than_the_exact_step,
+    predicted_draws_and_frequencies_are_nearest,
     scores,
     share_survives,
     steps_of_the_earlier_code,
@@ -878,7 +879,21 @@ STEP_OF_HEADLESS = (
 )
 
 
+NEAREST_CANDIDATES = (
+    "Draws by the model's mean prediction on top of many targets, recent or drawn by frequency. "
+    "As many uniform draws leave a larger error. Nothing was trained."
+)
 BENCHMARKS = {
+    "candidates_gemma": Record(
+        "Which candidates give the gradient of the exact softmax for Gemma 3 270M?",
+        NEAREST_CANDIDATES,
+        predicted_draws_and_frequencies_are_nearest,
+    ),
+    "candidates_smollm2": Record(
+        "Which candidates give the gradient of the exact softmax for SmolLM2 135M Instruct?",
+        NEAREST_CANDIDATES,
+        predicted_draws_and_frequencies_are_nearest,
+    ),
     "h100": Record(
         "Is a step faster on an H100 than with exact kernels?",
         "With the largest vocabulary clearly, with BERT-base hardly, and with a narrow decoder and "

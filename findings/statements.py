@@ -155,6 +155,16 @@ def pools_cost_less_than_the_exact_step(results: Any) -> bool:
     return bool((rows_of_shares < 1).all() and (np.diff(rows_of_shares, axis=0) < 0).all())
 
 
+def predicted_draws_and_frequencies_are_nearest(results: Any) -> bool:
+    """Whether a set of draws by mean prediction, with targets that are topped up, has the smallest
+    error of all, and uniform draws alone have a larger one than draws by mean prediction alone.
+    """
+    errors = {candidates["label"]: candidates["error"] for candidates in results["sets"]}
+    nearest = min(errors, key=lambda label: errors[label])
+    predicted_are_nearer = errors["+ 4,096 by mean prediction"] < errors["+ 4,096 uniform"]
+    return nearest.endswith("+ 4,096 by mean prediction, once") and predicted_are_nearer
+
+
 def faster_loss_on_the_gpu(results: Any) -> bool:
     """Whether the loss with the default chunks beats every exact head, at every size."""
     rows_of_sizes: dict[tuple, list[dict]] = {}
