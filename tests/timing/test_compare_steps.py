@@ -1,8 +1,11 @@
 """`headless-trainer compare-steps`: what it times, what it says, and what it refuses."""
 
+import ctypes
 import json
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 
 import numpy as np
@@ -479,3 +482,30 @@ def test_the_timed_prior_counts_what_a_training_would_predict(encoder, tmp_path)
     trainer = timed_training.make_trainer(request, str(tmp_path))
     assert (~trainer.unseen).nonzero().flatten().tolist() == [7, 8]
     assert trainer.frequency[7] == pytest.approx(2 * trainer.frequency[8].item(), rel=0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc")
+def test_a_process_that_waits_for_its_turn_gives_its_memory_back():
+    # 200 MiB in pieces that the heap keeps for later, as it does with the weights of layers.
+    program = """
+import psutil
+import torch
+from headless_trainer.timing.turns import free_memory
+
+process = psutil.Process()
+before = process.memory_info().rss
+weights = []
+between = []  # what lies between them, so that the heap cannot shrink at its end
+for _ in range(2000):
+    weights.append(torch.ones(25 * 1024))
+    between.append(torch.ones(16))
+del weights
+free_memory()
+print((process.memory_info().rss - before) / 2**20)
+"""
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    kept_mib = float(output)
+    assert kept_mib < 50
