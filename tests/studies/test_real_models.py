@@ -184,6 +184,78 @@ def test_an_adapter_of_a_headless_model_is_refused(study, tmp_path, capsys):
     assert "lora_rank is 4" in f"{refused.value} {capsys.readouterr().err}"
 
 
+@pytest.mark.parametrize(
+    ("flags", "value"),
+    [
+        (["--replay_file", "old.txt"], "replay_file is ['old.txt']"),
+        (["--max_train_samples", "8"], "max_train_samples is 8"),
+        (["--line_by_line", "true"], "line_by_line is True"),
+    ],
+)
+def test_a_flag_that_conversations_do_not_read_is_refused(study, tmp_path, capsys, flags, value):
+    required = ["--chat", "true", "--objective", "vanilla", "--task", "clm"]
+    required += ["--model_name_or_path", "m", "--train_file", "x.jsonl"]
+    with pytest.raises(SystemExit) as refused:
+        study("real_models_training").main(
+            [*required, *flags, "--output_dir", str(tmp_path / "run")]
+        )
+    assert value in f"{refused.value} {capsys.readouterr().err}"
+
+
+def test_conversations_are_made_of_public_data(study, tmp_path):
+    """Only true paraphrases are taken, and of two alternatives the right one."""
+    paraphrases = write_jsonl(
+        tmp_path / "mrpc.jsonl",
+        [
+            {"sentence1": "It rains.", "sentence2": "Rain falls.", "label": 1},
+            {"sentence1": "It rains.", "sentence2": "It rained.", "label": 0},
+        ],
+    )
+    events = write_jsonl(
+        tmp_path / "copa.jsonl",
+        [
+            {
+                "premise": "The lamp went out.",
+                "choice1": "It was dark.",
+                "choice2": "It was light.",
+                "question": "effect",
+                "label": 0,
+            },
+            {
+                "premise": "She laughed.",
+                "choice1": "She slept.",
+                "choice2": "He joked.",
+                "question": "cause",
+                "label": 1,
+            },
+        ],
+    )
+    # A line separator within a text, which ends no row.
+    medical = {"question": "Does tea help?", "long_answer": "A little.\u2028Drink it warm."}
+    questions = tmp_path / "pubmedqa.jsonl"
+    questions.write_text(json.dumps(medical, ensure_ascii=False) + "\n", encoding="utf-8")
+    output = tmp_path / "chats.jsonl"
+    study("real_models_conversations").main(
+        [
+            *(str(output), "--paraphrases", str(paraphrases), "--events", str(events)),
+            *("--questions", str(questions), "--most", "2"),
+        ]
+    )
+    rows = [json.loads(line) for line in output.read_text().split("\n")[:-1]]
+    assert [row["messages"] for row in rows] == [
+        conversation("Write this in other words: It rains.", "Rain falls."),
+        conversation("The lamp went out. What happened as a result?", "It was dark."),
+        conversation("She laughed. What was the cause of this?", "He joked."),
+        conversation("Does tea help?", "A little.\u2028Drink it warm."),
+    ]
+
+
+def test_conversations_need_data(study, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        study("real_models_conversations").main([str(tmp_path / "chats.jsonl")])
+    assert "--paraphrases" in capsys.readouterr().err
+
+
 # Folders --------------------------------------------------------------------------------------
 
 
