@@ -11,7 +11,7 @@ becomes one row of the model's chat template, of which only the assistant's answ
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 
 from datasets import Dataset, DatasetDict, load_dataset
@@ -35,6 +35,16 @@ from headless_trainer.trainers.run import CheckedRun
 
 logger = logging.getLogger(__name__)
 
+# The arguments of data that a run on conversations reads.
+READ_BY_CHATS = (
+    "train_file",
+    "eval_old_file",
+    "sample_by",  # of eval_old_file
+    "validation_split_percentage",
+    "max_seq_length",
+    "max_eval_samples",
+)
+
 
 @dataclass
 class VariantArguments:
@@ -55,7 +65,7 @@ def main(argv: list[str] | None = None) -> None:
     with errors_in_one_line(ValueError, OSError):
         classes = [ModelArguments, DataArguments, HeadlessTrainingArguments, VariantArguments]
         model_args, data_args, args, variant = parse_args(classes, argv)
-        check(args, variant)
+        check(args, data_args, variant)
         if variant.chat:
             trainer = chat_trainer(model_args, data_args, args, variant)
         else:
@@ -68,7 +78,9 @@ def main(argv: list[str] | None = None) -> None:
         leave_together(trainer.signal.exit_code)
 
 
-def check(args: HeadlessTrainingArguments, variant: VariantArguments) -> None:
+def check(
+    args: HeadlessTrainingArguments, data_args: DataArguments, variant: VariantArguments
+) -> None:
     """Refuse what cannot be trained."""
     if variant.lora_rank and args.objective == "headless":
         raise ValueError(
@@ -77,6 +89,20 @@ def check(args: HeadlessTrainingArguments, variant: VariantArguments) -> None:
         )
     if variant.chat and args.task != "clm":
         raise ValueError(f"chat is True but task is {args.task!r}: pass --task clm.")
+    if variant.chat:
+        check_read_by_chats(data_args)
+
+
+def check_read_by_chats(data_args: DataArguments) -> None:
+    """Refuse arguments of data that a run on conversations would ignore."""
+    if not data_args.train_file:
+        raise ValueError("chat is True but train_file is not given: name files of conversations.")
+    for field in fields(data_args):
+        value = getattr(data_args, field.name)
+        if field.name not in READ_BY_CHATS and value != field.default:
+            raise ValueError(
+                f"{field.name} is {value!r} but chat is True, which does not read it: leave it out."
+            )
 
 
 def load_model(
