@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelF
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
 from headless_trainer.checkpoints.token_counts import save_token_counts
 from headless_trainer.models import fold
-from headless_trainer.models.candidate_head import candidate_matrix, untie
+from headless_trainer.models.candidate_head import CandidateHead, candidate_matrix, untie
 from headless_trainer.models.fold import fold_bias, unfold
 from headless_trainer.models.lm_head import attach_lm_head
 from headless_trainer.objective.prior import candidate_log_prior, log_prior
@@ -488,3 +488,24 @@ def test_the_model_made_is_the_model_read_back(model_type, dtype, ids, tmp_path)
     assert {buffer.dtype for name, buffer in model.named_buffers() if "inv_freq" in name} == {
         torch.float32
     }
+
+
+class ScaledHead(CandidateHead):
+    """Its scores are three times those of the embedding."""
+
+    def vectors(self, ids):
+        return 3 * super().vectors(ids)
+
+
+def test_a_head_class_that_scales_vectors_becomes_the_head_of_equal_width():
+    counts = torch.arange(1, VOCAB + 1)
+    trunk = make_trunk("gpt2")
+    embedding = trunk.get_input_embeddings().weight
+    model = attach_lm_head(trunk, token_counts=counts, head_class=ScaledHead)
+    ids = torch.tensor([[5, 6, 7]])
+    scores = model(input_ids=ids).logits[0]
+    outputs = trunk(input_ids=ids).last_hidden_state[0]
+    # Differences between tokens, since log q is defined up to a constant.
+    expected = 3 * outputs @ embedding.T + log_prior(counts)
+    differences = scores - scores[:, :1]
+    torch.testing.assert_close(differences, expected - expected[:, :1], rtol=1e-4, atol=1e-4)
