@@ -5,6 +5,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -42,6 +43,20 @@ class LogAtSaves(TrainerCallback):
     on_epoch_end = on_step_end
 
 
+@dataclass
+class Figure:
+    """A number of the next log, while it is summed.
+
+    Attributes:
+        value: sum of the values. Where one was a tensor, this is one, on its device, so that no
+            step waits for the device.
+        divisor: sum of the divisors; None for a figure that is averaged over steps.
+    """
+
+    value: Tensor | float = 0.0
+    divisor: Tensor | float | None = None
+
+
 class TrainingWindow(TrainerCallback):
     """Sums over the steps since the last log, and totals over the whole run.
 
@@ -64,11 +79,11 @@ class TrainingWindow(TrainerCallback):
         self._reset()
 
     def _reset(self) -> None:
-        self._tokens = self._predicted = self._steps = 0
+        self._tokens = 0
+        self._predicted = 0
+        self._steps = 0
         self._seconds = 0.0
-        self._figures: dict[
-            str, list
-        ] = {}  # sum of the values; sum of the divisors, or None for the steps
+        self._figures: dict[str, Figure] = {}
 
     def carry_candidates(self, totals: dict[str, float], is_first: bool) -> None:
         """Continue the counts of an earlier training: the first process holds those over all
@@ -129,12 +144,25 @@ class TrainingWindow(TrainerCallback):
             value: a number; one on a device is read only at the log.
             divisor: of the value; without one, the values of a step are summed, then averaged over
                 steps and processes.
+
+        Raises:
+            ValueError: if the figure had a divisor in an earlier call and has none now, or the
+                reverse.
         """
-        figure = self._figures.setdefault(name, [0.0, 0.0])
         if isinstance(value, Tensor):
             value = value.detach()
-        figure[0] = figure[0] + value
-        figure[1] = None if divisor is None else figure[1] + divisor
+        figure = self._figures.get(name)
+        if figure is None:
+            self._figures[name] = Figure(value, divisor)
+            return
+        if (figure.divisor is None) != (divisor is None):
+            raise ValueError(
+                f"divisor of {name!r} is {divisor!r} but was {figure.divisor!r} before: a figure "
+                "has one in all calls, or in none."
+            )
+        figure.value = figure.value + value
+        if figure.divisor is not None and divisor is not None:
+            figure.divisor = figure.divisor + divisor
 
     def flush(self, device: torch.device, reduce=None) -> dict[str, float]:
         """Return the figures since the last call, and start a new window.
@@ -144,30 +172,38 @@ class TrainingWindow(TrainerCallback):
         this process.
         """
         self._count_time()
-        steps, seconds = max(1, self._steps), max(self._seconds, 1e-9)
+        steps = max(1, self._steps)
+        seconds = max(self._seconds, 1e-9)
+        # All processes sum the same names in the same order.
         names = sorted(self._figures)
-        divisors = [
-            steps if self._figures[name][1] is None else self._figures[name][1] for name in names
-        ]
-        values = [float(self._figures[name][0]) for name in names] + [
-            float(divisor) for divisor in divisors
-        ]
-        sums = torch.tensor(
-            [self._tokens, self._predicted, self.tokens_seen, *values], dtype=torch.float64
-        )
-        tokens, predicted, seen, *figures = (reduce(sums) if reduce is not None else sums).tolist()
+        counts = [self._tokens, self._predicted, self.tokens_seen]
+        values = [float(self._figures[name].value) for name in names]
+        divisors = [self._divisor_of(name, steps) for name in names]
+        # One reduction for all of them: each would wait for the slowest process.
+        sums = torch.tensor([*counts, *values, *divisors], dtype=torch.float64)
+        if reduce is not None:
+            sums = reduce(sums)
+        sizes = [len(counts), len(names), len(names)]
+        counts, values, divisors = (part.tolist() for part in sums.split(sizes))
+        tokens, predicted, tokens_seen = counts
+        # Rounding must not turn a few predicted tokens into none.
+        predicted_of_step = round(predicted / steps, 1) or predicted / steps
         logs = {
             "tokens_per_second": round(tokens / seconds, 1),
-            "tokens_seen": int(seen),
-            "predicted_tokens": round(predicted / steps, 1)
-            or predicted / steps,  # 0 only if there was none
+            "tokens_seen": int(tokens_seen),
+            "predicted_tokens": predicted_of_step,
             "train_seconds": round(self.train_seconds, 3),
             "peak_memory_mib": round(peak_memory_mib(device), 1),
         }
-        pairs = zip(names, figures[: len(names)], figures[len(names) :], strict=True)
-        logs |= {name: value / divisor for name, value, divisor in pairs if divisor}
+        for name, value, divisor in zip(names, values, divisors, strict=True):
+            if divisor:
+                logs[name] = value / divisor
         self._reset()
         return logs
+
+    def _divisor_of(self, name: str, steps: int) -> float:
+        divisor = self._figures[name].divisor
+        return float(steps) if divisor is None else float(divisor)
 
 
 def count_pool(

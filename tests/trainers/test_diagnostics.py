@@ -79,6 +79,15 @@ def test_window_in_numbers(clock):
     }
 
 
+@pytest.mark.parametrize("divisors", [(None, 2), (2, None)])
+def test_a_figure_with_a_divisor_in_only_one_of_two_calls_is_refused(divisors):
+    window = TrainingWindow()
+    first, second = divisors
+    window.add("hits", 1.0, first)
+    with pytest.raises(ValueError, match="divisor of 'hits'"):
+        window.add("hits", 1.0, second)
+
+
 def test_callbacks_take_no_time_of_training_steps(tmp_path, clock):
     class Slow(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
