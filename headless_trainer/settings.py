@@ -29,10 +29,12 @@ class Setting:
         name: of the setting; ``trainer``, ``trainer_class``, ``held_out_texts`` and
             ``freeze_trunk`` are facts of a run.
         on_resume: what a resume does with another value than the checkpoint's. ``refused``: it
-            would make another run. ``refused with the position``: it would change the order of the
-            rows or the masks, so the checkpoint's position in the data would not apply;
-            ``ignore_data_skip`` restarts the data. ``kept``: the optimizer's state restores the
-            checkpoint's, with a warning. ``free``: the run goes on with the new value.
+            would make another run, unless `trainers.same_run` finds that the change has no effect
+            on this one, as another schedule of learning rates has. ``refused with the position``:
+            it would change the order of the rows or the masks, so the checkpoint's position in the
+            data would not apply; ``ignore_data_skip`` restarts the data. ``kept``: the optimizer's
+            state restores the checkpoint's, with a warning. ``free``: the run goes on with the new
+            value.
         on_card: whether the model card shows it: ``always``, ``if changed`` from the default, or
             ``no``. No token, path or account of a user is ever shown.
         values: those that it may have beside None; None if its type, or a row of refusals.py, says
