@@ -101,7 +101,7 @@ def main(argv: list[str] | None = None) -> None:
         before["scores"] = scores.get(BEFORE, {})
     for row in rows:
         row["scores"] = scores.get(scored_name(row), {})
-    results = {BEFORE: before, "runs": [without_variant(row) for row in rows]}
+    results = {BEFORE: before, "runs": [recorded(row) for row in rows]}
     folders = [folder_of(args, run) for row in rows for run in runs_of(args, row)]
     shared.write_results(
         args.results_dir or args.output_dir, results, table_of(args, results), runs=folders
@@ -376,8 +376,11 @@ def zero_shot_scores(args: argparse.Namespace, best: dict[str, dict]) -> dict:
 # The table ------------------------------------------------------------------------------------
 
 
-def without_variant(row: dict) -> dict:
-    return {name: value for name, value in row.items() if name != "variant"}
+def recorded(row: dict) -> dict:
+    """Return a table row as it is recorded, without the folders of this machine."""
+    kept = {name: value for name, value in row.items() if name != "variant"}
+    kept["objective"] = shared.without_folders(row["objective"])
+    return kept
 
 
 def table_of(args: argparse.Namespace, results: dict) -> list[str]:

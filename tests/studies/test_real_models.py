@@ -147,6 +147,16 @@ def test_rows_of_unfinished_runs_are_left_out_on_request(study, tmp_path, monkey
     assert [(row["rate"], row["new"]) for row in rows] == [(1e-4, [0.0, 1.0])]
 
 
+def test_a_record_names_no_folder_of_the_machine(study):
+    script = study("real_models")
+    label = "vanilla with --replay_file /home/me/corpora/old.txt --replay_share 0.2"
+    row = {"objective": label, "rate": 1e-4, "variant": script.parse_variant(label)}
+    assert script.recorded(row) == {
+        "objective": "vanilla with --replay_file corpora/old.txt --replay_share 0.2",
+        "rate": 1e-4,
+    }
+
+
 # Conversations --------------------------------------------------------------------------------
 
 
