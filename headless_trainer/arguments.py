@@ -218,7 +218,8 @@ class HeadlessTrainingArguments(TrainingArguments):
     """
 
     if TYPE_CHECKING:
-        output_dir: str = ""  # transformers sets it if nobody does
+        # transformers sets it if nobody does.
+        output_dir: str = ""
 
     objective: ObjectiveName = HfArg(
         default="headless",
@@ -324,7 +325,8 @@ class HeadlessTrainingArguments(TrainingArguments):
             # perplexity too.
             self.greater_is_better = higher_is_better(self.metric_for_best_model)
         self._choose_precision()
-        if self.logging_strategy == "no":  # transformers would still log the first step
+        if self.logging_strategy == "no":
+            # transformers would still log the first step.
             self.logging_first_step = False
         with checked(self, self.refusals):
             super().__post_init__()
@@ -334,7 +336,8 @@ class HeadlessTrainingArguments(TrainingArguments):
                 kernels_off = {"cross_entropy": False, "fused_linear_cross_entropy": False}
                 self.liger_kernel_config = kernels_off | (self.liger_kernel_config or {})
             if self.greater_is_better and self.lr_scheduler_type in FOLLOW_SCORES:
-                of_user: Any = self.lr_scheduler_kwargs or {}  # the parent has parsed it
+                # The parent has parsed it.
+                of_user: Any = self.lr_scheduler_kwargs or {}
                 self.lr_scheduler_kwargs = {"mode": "max"} | of_user
             if self.label_names is None:
                 self.label_names = ["labels"]
@@ -342,7 +345,8 @@ class HeadlessTrainingArguments(TrainingArguments):
             # A fixed name, so that an evaluation after the run joins it in every tracker.
             self.run_name = "_".join(Path(self.output_dir).resolve().parts[-2:])
         if self.push_to_hub:
-            from .hub.pushes import repository_name  # not at the top: --help needs no torch
+            # Not at the top: --help needs no torch.
+            from .hub.pushes import repository_name
 
             repository_name(self.hub_model_id, self.output_dir)
 
@@ -350,7 +354,8 @@ class HeadlessTrainingArguments(TrainingArguments):
         """Resolve ``auto`` to true or false before transformers reads the fields."""
         if "auto" not in (self.bf16, self.fp16):
             return
-        import torch  # not at the top: --help needs no torch
+        # Not at the top: --help needs no torch.
+        import torch
 
         has_gpu = torch.cuda.is_available() and not computes_on_cpu(self)
         if self.bf16 == "auto":

@@ -159,7 +159,8 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
         raise ValueError(_describe_unknown(unknown[0], dataclass_types, names))
     try:
         parsed = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
-    except json.JSONDecodeError as error:  # transformers names neither the argument nor the value
+    except json.JSONDecodeError as error:
+        # transformers names neither the argument nor the value.
         shown = textwrap.shorten(error.doc, 80)
         raise ValueError(
             f"An argument, or its file, must be a JSON object, got {shown!r}: {error}."
@@ -190,7 +191,8 @@ def _make_parser(dataclass_types: list[Any]) -> "HfArgumentParser":
         dataclass_types,
         allow_abbrev=False,
         add_help=False,
-        usage=argparse.SUPPRESS,  # it would have 200 flags
+        # It would have 200 flags.
+        usage=argparse.SUPPRESS,
     )
     parser.add_argument("--help-all", action="help", help=argparse.SUPPRESS)
     return parser
@@ -343,7 +345,8 @@ def show_usage(text: str, argv: list[str] | None = None) -> None:
     if not HELP_FLAGS & set(words_of(argv)):
         return
     print(text, flush=True)
-    if {"torch", "IPython"} & sys.modules.keys():  # a notebook goes on afterwards
+    if {"torch", "IPython"} & sys.modules.keys():
+        # A notebook goes on afterwards.
         return
     modules: dict[str, Any] = sys.modules
     for package in ("torch", "accelerate", "peft"):
@@ -405,7 +408,8 @@ def _read_config(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{where} is not UTF-8 text ({error}): save it as UTF-8.") from error
     if path.suffix == ".json":
-        text = text.expandtabs()  # JSON may be indented by tabs, YAML may not
+        # JSON may be indented by tabs, YAML may not.
+        text = text.expandtabs()
     values = parse_yaml(text, where)
     if not isinstance(values, dict):
         raise ValueError(f"{where} must hold name: value pairs, got {values!r:.80}.")

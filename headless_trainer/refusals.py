@@ -72,7 +72,8 @@ def _has_no_negatives(args) -> bool:
     """Whether each pool would hold a single target, and nothing that is drawn: its loss is zero."""
     if args.pool_size != 1 or args.negatives != "micro_batch":
         return False
-    if args.sampled_negatives is None:  # the default, which is above 0 in sampled_softmax alone
+    if args.sampled_negatives is None:
+        # The default, which is above 0 in sampled_softmax alone.
         return args.objective != "sampled_softmax"
     return args.sampled_negatives == 0
 

@@ -135,7 +135,8 @@ def settings_table(args) -> str | None:
     for name in on_card("always", "if changed"):
         value = _plain(getattr(args, name))
         default = defaults[name]
-        has_changed = value != default and bool(value or default)  # None, 0 and "" are alike
+        # None, 0 and "" are alike.
+        has_changed = value != default and bool(value or default)
         if name in always or has_changed:
             rows.append((name, value))
     return markdown(("setting", "value"), rows)
@@ -246,7 +247,8 @@ def usage_facts(
         free_head: whether `attach_lm_head` can turn a trunk into a language model without training.
     """
     is_path = "/" not in name or "/checkpoint-" in name
-    shown_name = f"./{name}" if is_path else name  # "gpt2" alone would be a model on the Hub
+    # "gpt2" alone would be a model on the Hub.
+    shown_name = f"./{name}" if is_path else name
     command = ["headless-trainer", "lm-head", "--model_name_or_path", shown_name]
     command += ["--output_dir", f"{name.rpartition('/')[2]}-lm"]
     if not free_head:
@@ -263,7 +265,8 @@ def usage_facts(
     position_limit = getattr(model.config, "max_position_embeddings", None)
     for length in (position_limit, tokenizer.model_max_length):
         if length:
-            most_new_tokens.append(length - 2)  # the prompt may have two tokens
+            # The prompt may have two tokens.
+            most_new_tokens.append(length - 2)
     return {
         "name": json.dumps(shown_name, ensure_ascii=False),
         "is_path": is_path,

@@ -114,7 +114,8 @@ def _logged_metrics(trainer, step: int) -> dict[str, float]:
 
 def _training_facts(trainer, folder: Path, totals: dict, best_step: int | None) -> dict[str, Any]:
     """Return what the template's sections on the training read."""
-    rows = None  # a stream has no number of rows
+    # A stream has no number of rows.
+    rows = None
     if hasattr(trainer.train_dataset, "__len__"):
         rows = len(trainer.train_dataset)
     # A subclass may have any loss: the card names it instead of describing ours.
@@ -174,7 +175,8 @@ def write_card(
     if _is_by_someone_else(folder):
         logger.warning("Kept %s, which headless_trainer did not write.", folder / CARD_NAME)
         return
-    if not isinstance(tokenizer, PreTrainedTokenizerBase):  # a trainer takes anything that pads
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        # A trainer takes anything that pads.
         tokenizer = None
     results = finite(results)
     adapter = facts.get("adapter")

@@ -14,7 +14,8 @@ from ..files.manifest import TRAINER_STATE_NAME, WEIGHTS, find_fault
 from ..files.whole import INCOMPLETE_NAME, check_writable
 from ..processes.coordination import on_first_process
 
-if TYPE_CHECKING:  # importing it would take seconds
+if TYPE_CHECKING:
+    # Importing it would take seconds.
     from transformers import TrainerState
 
 logger = logging.getLogger(__name__)
@@ -237,7 +238,8 @@ def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int) -> 
             f"gradient_accumulation_steps {old_rows}, or restart the data with --ignore_data_skip."
         )
     if old_processes != processes:
-        warning_once(  # scripts also check before training
+        # Scripts also check before training.
+        warning_once(
             logger,
             "The checkpoint was written by %s processes and this run has %s: rows and masks stay "
             "the same, except at the end of a pass, but any dropout is drawn anew, so the numbers "

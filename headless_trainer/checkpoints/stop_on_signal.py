@@ -36,8 +36,10 @@ class StopOnSignal(TrainerCallback):
     def _begin(self) -> None:
         self.number = 0
         self.fault: Exception | None = None
-        self._heard = 0  # the signal that this process has received
-        self._interrupt: Any = None  # the previous handler of Ctrl-C
+        # The signal that this process has received.
+        self._heard = 0
+        # The previous handler of Ctrl-C.
+        self._interrupt: Any = None
 
     @property
     def stopped(self) -> bool:
@@ -82,7 +84,8 @@ class StopOnSignal(TrainerCallback):
         if self.agreed():
             control.should_save = True
             control.should_training_stop = True
-            if args.save_strategy == SaveStrategy.BEST:  # it saves only after the best evaluation
+            if args.save_strategy == SaveStrategy.BEST:
+                # It saves only after the best evaluation.
                 control.should_evaluate = False
 
     def on_epoch_end(self, args, state, control, **kwargs):
@@ -94,12 +97,14 @@ class StopOnSignal(TrainerCallback):
             control.should_save = False
 
     def on_evaluate(self, args, state, control, **kwargs):
-        if self.agreed():  # there may be no further step
+        if self.agreed():
+            # There may be no further step.
             control.should_save = True
             control.should_training_stop = True
 
     def on_save(self, args, state, control, **kwargs):
-        if self.agreed():  # the signal may have come while the checkpoint was written
+        if self.agreed():
+            # The signal may have come while the checkpoint was written.
             control.should_training_stop = True
 
     def beside_checkpoints(self, folder: str, control) -> str:

@@ -34,7 +34,8 @@ def main(argv: list[str] | None = None) -> None:
         *_, args = parse_args(ARGUMENT_CLASSES, words)
         from ..files.whole import check_writable, write_whole
 
-        if args.output_file is not None:  # before the minute that the timing takes
+        if args.output_file is not None:
+            # Before the minute that the timing takes.
             if Path(args.output_file).is_dir():
                 raise ValueError(
                     f"output_file is {args.output_file!r}, which is a folder: name a file in it."

@@ -36,7 +36,8 @@ def main(argv: list[str] | None = None) -> None:
 
     with errors_in_one_line(ValueError, OSError):
         arguments, training = parse_args([GlueArguments, GlueTrainingArguments], argv)
-        with missing_extra_named("Fine-tuning needs"):  # before every model is loaded
+        with missing_extra_named("Fine-tuning needs"):
+            # Before every model is loaded.
             import evaluate  # noqa: F401
             import sklearn  # noqa: F401
         from ..console import log_lines
@@ -55,7 +56,8 @@ def main(argv: list[str] | None = None) -> None:
             grid = prepare_grid(arguments, training)
             if training.do_predict:
                 rows = predictions.rows_to_predict(arguments, grid.runs[0].task)
-    with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
+    with errors_in_one_line(FloatingPointError, OSError):
+        # Such as a loss that is not finite, or a full disk.
         if grid is not None:
             run_grid(grid)
     with errors_in_one_line(FloatingPointError, ValueError, OSError):

@@ -72,7 +72,8 @@ def _score(models: list[str], args) -> list[str]:
 
     try:
         failures = score_models(models, args)
-    finally:  # after an error or Ctrl-C, the table shows the scores so far
+    finally:
+        # After an error or Ctrl-C, the table shows the scores so far.
         table = _write_table(Path(args.output_dir))
     if table:
         print_result(f"\n{table}\n\nin {args.output_dir}: results.md, and a folder for each model")

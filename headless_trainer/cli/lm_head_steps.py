@@ -114,7 +114,8 @@ def pretraining_counts(
         counts, totals = load_token_counts(
             model_args.model_name_or_path, **loading.hub_arguments(model_args)
         )
-    except FileNotFoundError:  # the trunk was not trained by this library
+    except FileNotFoundError:
+        # The trunk was not trained by this library.
         if args.init == "prior" and from_checkpoint:
             raise
         return None, {}
@@ -128,9 +129,11 @@ def make_trainer(
 
     The head's bias remains a separate parameter until the model is saved.
     """
-    loading.load_config(model_args)  # report a folder without a model first
+    # Report a folder without a model first.
+    loading.load_config(model_args)
     counts, totals = pretraining_counts(model_args, args)
-    args.head_bias = "prior" if args.init == "prior" else "none"  # the trainer adds it to E^T
+    # The trainer adds it to E^T.
+    args.head_bias = "prior" if args.init == "prior" else "none"
 
     def make_model(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
         check_headless(config, model_args.model_name_or_path)

@@ -175,7 +175,8 @@ def make_trainer(
         token_counts = packing.target_counts(
             rows["train"], vocabulary, args.task, tokenizer, args.isolate_documents
         )
-    if data_args.streaming:  # read once and in order so far; for training, shuffle and repeat it
+    if data_args.streaming:
+        # Read once and in order so far; for training, shuffle and repeat it.
         rows["train"] = streaming.PackedStream(
             documents["train"],
             tokenizer,
@@ -197,7 +198,8 @@ def make_trainer(
         hub_arguments=loading.hub_arguments(model_args),
     )
     column = named_texts.column
-    if column is not None:  # the run's records name the one that was chosen
+    if column is not None:
+        # The run's records name the one that was chosen.
         data_args = replace(data_args, text_column=column.name)
     facts = RunFacts(
         model_args,
@@ -244,7 +246,8 @@ def make_rows(
             with texts_named(split):
                 all_rows = tokenized_rows(documents[split], tokenizer, model_args, data_args, args)
                 if data_args.streaming and split == "validation" and is_evaluated(args):
-                    next(iter(all_rows), None)  # texts of less than a row fail now, not at the end
+                    # Texts of less than a row fail now, not at the end.
+                    next(iter(all_rows), None)
             limit = limits.get(split, data_args.max_eval_samples)
             rows[split] = packing.first_rows(all_rows, limit)
     return rows
@@ -285,7 +288,8 @@ def fingerprint(documents) -> str:
 def check_run(data_args: DataArguments, args: HeadlessTrainingArguments) -> None:
     """Refuse incompatible settings before anything is read."""
     check_devices(args)
-    refuse(args, PRETRAINING)  # again, now that the task is known
+    # Again, now that the task is known.
+    refuse(args, PRETRAINING)
     if args.trainer is None:  # another may log others
         check_best_metric(args)
     check_libraries(args)
@@ -402,7 +406,8 @@ def finish(trainer: PretrainingTrainer, evaluate: bool) -> None:
     if evaluate:
         try:
             metrics = final_metrics(trainer)
-        except (OSError, ValueError) as error:  # held-out rows that cannot be read or scored
+        except (OSError, ValueError) as error:
+            # Held-out rows that cannot be read or scored.
             fault = error
     run_results.finish(trainer, metrics)
     write_model_card(trainer, metrics=metrics)

@@ -58,7 +58,8 @@ def quiet_libraries() -> None:
     """Silence messages that libraries log at each start or about normal conditions."""
     for name, pattern in LEFT_OUT.items():
         logging.getLogger(name).addFilter(partial(_says_else, pattern))
-    transformers_logging.disable_progress_bar()  # bars of written files, not the bar of training
+    # Bars of written files, not the bar of training.
+    transformers_logging.disable_progress_bar()
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     # An error with the same text follows.

@@ -78,7 +78,8 @@ class LocalFile:
             return [self.sample_by, None]
         settings: list[str | None] = [self.sample_by, *self.column.identity]
         if extension(self.path) == ".tsv":
-            settings.append("no quotes")  # earlier versions read quoted cells
+            # Earlier versions read quoted cells.
+            settings.append("no quotes")
         return settings
 
     def documents(self) -> Iterator[Documents]:
@@ -146,7 +147,8 @@ def _documents_of_rows(
         texts = column.texts(table, source, first_row)
         first_row += len(table)
         longest = pc.max(pc.binary_length(texts)).as_py() or 0
-        if longest <= LONGEST:  # bytes, of which there are at least as many as characters
+        if longest <= LONGEST:
+            # Bytes, of which there are at least as many as characters.
             yield Documents(texts)
         else:
             for text in texts.to_pylist():

@@ -210,7 +210,8 @@ def _tsv_rows(lines: Iterable[str], source: str) -> Iterator[list[str]]:
         else:
             _check_number_of_cells(row, header, number, remedy=_TSV_HAS_NO_QUOTES)
         if any(_looks_quoted(cell) for cell in row):
-            warning_once(  # each pass over a stream reads the file again
+            # Each pass over a stream reads the file again.
+            warning_once(
                 logger,
                 "%s: a cell of line %d begins and ends with quotation marks and holds doubled "
                 "ones, like a quoted cell of .csv. They are read as text, because %s.",
@@ -280,7 +281,8 @@ def _column(name: str, values: list) -> pa.Array:
         return pa.array(values)
     except OverflowError:  # integers of more than 64 bits, which are names rather than numbers
         return _column(name, [str(value) if isinstance(value, int) else value for value in values])
-    except UnicodeEncodeError:  # \ud83d, half of an emoji that was cut, has no UTF-8
+    except UnicodeEncodeError:
+        # \ud83d, half of an emoji that was cut, has no UTF-8.
         text = json.dumps(values, ensure_ascii=False)
         return _column(name, json.loads(text.encode(errors="replace")))
     except pa.ArrowException as error:

@@ -225,7 +225,8 @@ def _lines(
         which = ""
     finally:
         if lost:
-            warning_once(  # a stream is read again by each evaluation
+            # A stream is read again by each evaluation.
+            warning_once(
                 logger,
                 "line_by_line: %d of %s%d documents are longer than max_seq_length, %d, and cut: "
                 "%.1f %% of tokens are lost.",
@@ -310,8 +311,10 @@ def _encoded_batches(texts: Dataset, encoder: DocumentEncoder, num_proc: int) ->
     sizes = pc.fill_null(pc.binary_length(texts.data.column("text")), 0).to_numpy()
     ranges: Any = list(batches_by_size(sizes, BATCH_BYTES, DOCUMENTS_AT_ONCE))
     workers = min(num_proc, len(ranges) // 4)
-    prefetched: int | None = 4  # results are held in memory if the disk is slower than the cores
-    if workers <= 1:  # a single process that sends its results is slower than none
+    # Results are held in memory if the disk is slower than the cores.
+    prefetched: int | None = 4
+    if workers <= 1:
+        # A single process that sends its results is slower than none.
         workers = 0
         prefetched = None  # or torch refuses it
     loader: torch.utils.data.DataLoader = torch.utils.data.DataLoader(
@@ -329,7 +332,8 @@ def _encoded_batches(texts: Dataset, encoder: DocumentEncoder, num_proc: int) ->
 
 
 def _encode_range(texts: Dataset, encode: DocumentEncoder, places: tuple[int, int]) -> Encoded:
-    if torch.utils.data.get_worker_info():  # there are as many workers as processors already
+    if torch.utils.data.get_worker_info():
+        # There are as many workers as processors already.
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
     documents = texts[slice(*places)]["text"].to_pylist()
     return encode([document for document in documents if document and not document.isspace()])
@@ -362,7 +366,8 @@ def check_token_ids(
             unknown += int(np.count_nonzero(ids == tokenizer.unk_token_id))
             special = np.isin(ids, tokenizer.all_special_ids)
             tokens += len(ids) - int(np.count_nonzero(special))
-    if largest >= num_embeddings:  # a device would fail with an unreadable message
+    if largest >= num_embeddings:
+        # A device would fail with an unreadable message.
         raise ValueError(
             f"The largest token id is {largest} but the embedding has {num_embeddings} rows (the "
             f"tokenizer has ids up to {id_count(tokenizer) - 1}). Pass --resize_embeddings, or use "

@@ -26,7 +26,8 @@ def mix_rows(new: Dataset, old: Dataset, share: float, seed: int) -> Dataset:
             f"{len(old):,} earlier ones: raise it, or give more text."
         )
     total = len(new) + old_count
-    before = np.arange(total + 1) * old_count // total  # old rows before each place
+    # Old rows before each place.
+    before = np.arange(total + 1) * old_count // total
     is_old = np.diff(before) == 1  # (total,)
     rows = np.empty(total, np.int64)
     rows[~is_old] = np.arange(len(new))

@@ -84,7 +84,8 @@ class PackedStream(torch.utils.data.IterableDataset):
         seed: int = 0,
     ):
         self.texts = texts if isinstance(texts, TextStream) else TextStream(texts)
-        self.fingerprint = self.texts.fingerprint()  # now: a file changed later is another one
+        # Now: a file changed later is another one.
+        self.fingerprint = self.texts.fingerprint()
         self.tokenizer = tokenizer
         self.tokenizer_hash = DocumentEncoder(tokenizer).identity
         self.max_seq_length = max_seq_length
@@ -165,7 +166,8 @@ class PackedStream(torch.utils.data.IterableDataset):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = torch.utils.data.get_worker_info()
         if worker is not None:
-            os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers already use the processors
+            # The workers already use the processors.
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"
         # The loader takes batches from its workers in turn, beginning with the first. That becomes
         # the reader whose turn it is.
         after_first = 0 if worker is None else worker.id
@@ -180,7 +182,8 @@ class PackedStream(torch.utils.data.IterableDataset):
         """
         encode = DocumentEncoder(self.tokenizer)
         place = self.places[reader]
-        is_told = self.process > 0 or reader > 0  # one reader speaks for all
+        # One reader speaks for all.
+        is_told = self.process > 0 or reader > 0
         carried = np.empty(0, np.int32)
         while True:
             begun = place
@@ -266,14 +269,16 @@ class PackedStream(torch.utils.data.IterableDataset):
                 if not by_file:
                     # Change who gets the first document, so that small blocks reach everyone.
                     order = order[(number - file - block) % readers :: readers]
-                if place[:3] == begun[:3]:  # the block in which a resumed pass goes on
+                if place[:3] == begun[:3]:
+                    # The block in which a resumed pass goes on.
                     place = begun
                 order = order[place.document :]
                 sizes = pc.binary_length(texts).to_numpy()[order]
                 for start, stop in batches_by_size(sizes, _ENCODED_BYTES, _ENCODED_AT_ONCE):
                     yield place, texts.take(order[start:stop]).to_pylist()
                     place = place._replace(document=place.document + stop - start, token=0)
-            if begun.epoch == 0 and (by_file or number == 0):  # one reader of each file says it
+            if begun.epoch == 0 and (by_file or number == 0):
+                # One reader of each file says it.
                 self.texts.warn_of_rows_without_text(int(files[file]))
 
 

@@ -286,7 +286,8 @@ def _hub_splits(
     for split_name in SPLITS:
         if split_name in all_rows:
             rows = all_rows[split_name]
-            if rows.features is None:  # a stream: of its first rows
+            if rows.features is None:
+                # A stream has those of its first rows.
                 with _unreadable_named(name):
                     rows = rows._resolve_features()
             fingerprint = [folder_cache, getattr(rows, "_fingerprint", None)]

@@ -71,7 +71,8 @@ def train_tokenizer(
     if task == "clm" and kind != "bpe":
         specials["unk_token"] = "[UNK]"  # an unknown word must not look like the end of a document
     if iter(texts) is texts and kind == "wordpiece":
-        texts = list(texts)  # WordPiece reads its texts twice
+        # WordPiece reads its texts twice.
+        texts = list(texts)
     reader = _Reader(texts)
     tokens = list(specials.values())
     if kind == "wordpiece":
@@ -167,7 +168,8 @@ def _letters(reader: "_Reader", backend: Tokenizer, limit: int) -> tuple[list[st
     for batch in reader:
         words.update(itertools.chain.from_iterable(text.split() for text in batch))
     counts: Counter[str] = Counter()
-    inner: set[str] = set()  # letters that do not begin a word
+    # Letters that do not begin a word.
+    inner: set[str] = set()
     for word, count in words.items():
         normal = backend.normalizer.normalize_str(word)
         for piece, _ in backend.pre_tokenizer.pre_tokenize_str(normal):
@@ -198,7 +200,8 @@ class _Reader:
                 return
 
     def _batches(self) -> Iterator[list[str]]:
-        if hasattr(self.texts, "iter"):  # a dataset reads far faster in batches
+        if hasattr(self.texts, "iter"):
+            # A dataset reads far faster in batches.
             yield from (batch["text"] for batch in self.texts.iter(batch_size=_READ_AT_ONCE))
             return
         texts = (row["text"] if isinstance(row, dict) else row for row in self.texts)

@@ -37,6 +37,7 @@ def pointer_in_model(folder: Path) -> Path | None:
     paths = sorted(path for path in folder.iterdir() if path.is_file())
     needed = [path for path in paths if path.suffix in _SMALL_FILES]
     weights = [path for path in paths if _SAFETENSORS.fullmatch(path.name)]
-    if not weights:  # transformers then reads pickled ones
+    if not weights:
+        # transformers then reads pickled ones.
         weights = [path for path in paths if _PICKLED.fullmatch(path.name)]
     return next((path for path in (*needed, *weights) if is_pointer(path)), None)

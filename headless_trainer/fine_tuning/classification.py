@@ -76,7 +76,8 @@ class ClassificationTrainer(Trainer):
         refuse_parameters(kwargs, CLASSIFICATION_PARAMETERS)
         refuse(args, CLASSIFICATION)
         check_devices(args)
-        args.remove_unused_columns = False  # the rows' columns have names of their own
+        # The rows' columns have names of their own.
+        args.remove_unused_columns = False
         # For call_model_init, which the parent calls first.
         tokenizer: Any = kwargs.get("processing_class")
         self.processing_class = tokenizer
@@ -163,7 +164,8 @@ class ClassificationTrainer(Trainer):
             return torch.tensor([labels.numel()])
         if outputs > 1:
             classes = outputs
-        else:  # candidates, one output each, which follow each other in the batch
+        else:
+            # Candidates, one output each, which follow each other in the batch.
             classes = len(batches[0]["input_ids"]) // len(batches[0]["labels"])
         if labels.min() < 0 or labels.max() >= classes:
             raise ValueError(
@@ -184,7 +186,8 @@ class ClassificationTrainer(Trainer):
         logits = model(**model_inputs).logits  # (N, C), or (N * C, 1) for candidates
         scores = logits.float().reshape(len(labels), -1)  # (N, C)
         problem = problem_of(labels)
-        if not model.training:  # every row weighs the same: class frequencies are those of a step
+        if not model.training:
+            # Every row weighs the same: class frequencies are those of a step.
             loss = problem.loss_sum(scores, labels) / labels.numel()
             return (loss, {"logits": scores}) if return_outputs else loss
         counts = self._count([inputs]) if self._counts is None else self._counts

@@ -72,7 +72,8 @@ def agree_on_tokens(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
     if has_segments(config):
         input_names.append(SEGMENT_IDS)
     tokenizer.model_input_names = input_names
-    tokenizer.init_kwargs["model_input_names"] = input_names  # otherwise they are not saved
+    # Otherwise they are not saved.
+    tokenizer.init_kwargs["model_input_names"] = input_names
     config.bos_token_id = tokenizer.bos_token_id
     config.eos_token_id = tokenizer.eos_token_id
     # These models count positions from the padding id of their configuration.

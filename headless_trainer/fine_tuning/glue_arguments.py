@@ -322,7 +322,8 @@ class GlueTrainingArguments(TrainingArguments):
     """
 
     if TYPE_CHECKING:
-        output_dir: str = ""  # transformers sets it if nobody does
+        # transformers sets it if nobody does.
+        output_dir: str = ""
 
     eval_strategy: str = HfArg(
         default="epoch", help="Every epoch is scored; nothing else is accepted."
@@ -342,7 +343,8 @@ class GlueTrainingArguments(TrainingArguments):
     unread_flags = ("eval_strategy", "resume_from_checkpoint", "do_train", "do_eval")
 
     def __post_init__(self):
-        refuse(self, DECIDED)  # before transformers complains about settings that nobody set
+        # Before transformers complains about settings that nobody set.
+        refuse(self, DECIDED)
         with checked(self, CLASSIFICATION):
             super().__post_init__()
 

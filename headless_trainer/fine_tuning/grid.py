@@ -114,7 +114,8 @@ def prepare_grid(arguments: GlueArguments, training: GlueTrainingArguments) -> G
     pending = [run for run in runs if not run.path.is_file()]
     if arguments.keeps_models and (pending or training.push_to_hub):
         _check_kept_models(runs, pending)
-    for run in pending:  # other runs of the grid may be another process's
+    for run in pending:
+        # Other runs of the grid may be another process's.
         alone_until_exit(run.path.parent, f".{run.path.stem}.lock")
     data = {}
     with first_process_first(training):
@@ -181,7 +182,8 @@ def choose_tasks(arguments: GlueArguments, do_predict: bool) -> list[Task]:
         return select_tasks(arguments.tasks, arguments.languages)
     _refuse_equal_parts(arguments, do_predict)
     task = own_task(arguments)
-    metric_of(task)  # refuses one that does not fit the task
+    # Refuses one that does not fit the task.
+    metric_of(task)
     losses = task.problem.losses
     if arguments.loss is not None and arguments.loss not in losses:
         raise ValueError(

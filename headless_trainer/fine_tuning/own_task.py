@@ -158,7 +158,8 @@ def _class_names(column: pa.ChunkedArray, problem: Problem, where: str) -> tuple
         counts = Counter(chain.from_iterable(label_names_in(value) for value in values))
     else:
         counts = Counter(class_name(value) for value in values)
-    if pa.types.is_dictionary(column.type):  # a ClassLabel, or a categorical column of Parquet
+    if pa.types.is_dictionary(column.type):
+        # A ClassLabel, or a categorical column of Parquet.
         listed = column.unify_dictionaries().chunk(0).dictionary.to_pylist()
         names = [class_name(value) for value in listed if str(value).strip()]
     else:

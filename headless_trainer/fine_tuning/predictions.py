@@ -116,7 +116,8 @@ def _task_of_model(source: str, arguments: GlueArguments) -> Task:
     metric = arguments.metric or benchmark_task.metric
     task = replace(benchmark_task, columns=columns, metric=metric)
     if task.form == "copa" or names is None or names == _default_names(config):
-        return task  # the model has no names of classes
+        # The model has no names of classes.
+        return task
     # The classes are the model's; the numbers in a benchmark's files are still the benchmark's.
     return replace(task, label_names=names, numbered_names=benchmark_task.label_names)
 
@@ -163,7 +164,8 @@ def write_predictions(
     for name, job in jobs.items():
         rows = job.rows
         scores = predict(job, arguments, training)  # (N, C)
-        if training.process_index:  # all processes predict, and the first writes
+        if training.process_index:
+            # All processes predict, and the first writes.
             continue
         path = Path(training.output_dir, "predictions", f"{name}.jsonl")
         write_whole(path, as_text(rows.task, rows.table, scores).encode())

@@ -105,7 +105,8 @@ def check_grid_settings(
         ValueError: a result there has another value, which is named.
     """
     for run in read_runs(output_dir):
-        if run["loss"] != loss:  # a folder and a table of its own
+        if run["loss"] != loss:
+            # A folder and a table of its own.
             continue
         # A result of an earlier version may lack a name, which is no difference.
         current: dict[str, Any] = {}

@@ -143,7 +143,8 @@ def make_classification_trainer(run: Run, grid: Grid, train: Dataset) -> Classif
     """Return the trainer of one run, with a new head drawn from the run's seed."""
     task = run.task
     args = copy.copy(grid.training)
-    args.push_to_hub = False  # the best model is pushed at the end of the grid
+    # The best model is pushed at the end of the grid.
+    args.push_to_hub = False
     args.seed = run.seed
     config: Any = copy.deepcopy(run.model.configs[task.num_labels])
     config.num_labels = task.num_labels

@@ -43,7 +43,8 @@ def read_part(arguments: GlueArguments, part: str) -> tuple[pa.Table, str]:
     if file:
         return _read_file(f"{part}_file", file)
     split = getattr(arguments, f"{part}_split") or part
-    assert arguments.dataset_name is not None  # files or a data set are required
+    # Files or a data set are required.
+    assert arguments.dataset_name is not None
     rows, where = _read_dataset(
         arguments, arguments.dataset_name, arguments.dataset_config_name, split
     )

@@ -178,7 +178,8 @@ def score_outputs(task: Task, scores: np.ndarray, labels: np.ndarray, when: str)
     """
     outputs = torch.from_numpy(scores).double()
     references = torch.from_numpy(labels)
-    if not torch.isfinite(outputs).all():  # argmax would still return a class
+    if not torch.isfinite(outputs).all():
+        # argmax would still return a class.
         raise FloatingPointError(
             f"The model's outputs on {task.name} are not finite {when}, so the run stops. Lower "
             "learning_rate, add warmup_steps or lower max_grad_norm."

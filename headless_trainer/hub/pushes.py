@@ -108,7 +108,8 @@ class HubPushes(TrainerCallback):
         _watch_requests()
         disable_progress_bars()
         of_threads: Any = threading  # the name is private
-        of_threads._register_atexit(self.wait)  # atexit is too late: uploads start threads
+        # atexit is too late: uploads start threads.
+        of_threads._register_atexit(self.wait)
         self._start(self.output_dir, "")
 
     @property

@@ -82,7 +82,8 @@ def other_setting(model: nn.Module, folder: str | Path) -> tuple[str, Any, Any] 
             return "name", adapter, None
         now = _settings(json.dumps(config.to_dict(), default=_plain))
         before = _settings(path.read_text(encoding="utf-8"))
-        for name in sorted(now.keys() & before.keys()):  # other versions of peft know others
+        for name in sorted(now.keys() & before.keys()):
+            # Other versions of peft have other settings.
             if now[name] != before[name]:
                 return name, now[name], before[name]
     return None

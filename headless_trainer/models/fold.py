@@ -43,7 +43,8 @@ def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
         ValueError: if the trunk does not end in a LayerNorm with a gain and a bias, or the head
             does not read it.
     """
-    find_projection(model, of_trunk=True)  # refuses a head that does not read the trunk's output
+    # Refuses a head that does not read the trunk's output.
+    find_projection(model, of_trunk=True)
     norm = last_layer_norm(model)
     if norm is None or norm.bias is None:
         raise ValueError(

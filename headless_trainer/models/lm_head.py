@@ -140,7 +140,8 @@ def attach_lm_head(
     # A decoder's head stays untied, since the fold and the paper's fine-tuning change only the
     # head.
     if infer_task(trunk.config) == "mlm" and trunk.config.tie_word_embeddings:
-        placed = head.bias is not None or bias is None  # a fold would change E with the head
+        # A fold would change E with the head.
+        placed = head.bias is not None or bias is None
         if placed and torch.equal(weight, wide(input_embedding(model).weight)):
             model.config.tie_word_embeddings = True
             # Before the bias is set: BERT ties its head's bias to that of another module.
@@ -224,11 +225,13 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
     config.tie_word_embeddings = False
     config.__dict__.pop(MARK, None)
     config.use_cache = True  # for generation; training turns it off
-    for setting in LOGIT_TRANSFORMS:  # the objective trains the plain dot product
+    for setting in LOGIT_TRANSFORMS:
+        # The objective trains the plain dot product.
         if getattr(config, setting, None) is not None:
             try:
                 setattr(config, setting, None if setting == SOFTCAP else 1.0)
-            except Exception as error:  # MiniCPM3 derives it, Gemma 3n insists on a number
+            except Exception as error:
+                # MiniCPM3 derives it, Gemma 3n insists on a number.
                 raise ValueError(
                     f"model {name} always applies {setting}: it gets no free head."
                 ) from error

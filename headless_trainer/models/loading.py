@@ -74,7 +74,8 @@ def load_config(args: ModelArguments) -> PreTrainedConfig:
             config = type(config)(**stored | overrides)
         if not args.model_name_or_path or args.attn_implementation:
             _build_without_weights(args, config)
-    except Exception as error:  # classes check their values in different ways, or not at all
+    except Exception as error:
+        # Classes check their values in different ways, or not at all.
         raise ValueError(_why_not_built(args, config, error)) from error
     if args.tie_word_embeddings is not None:
         config.tie_word_embeddings = args.tie_word_embeddings
@@ -403,7 +404,8 @@ def usable_positions(config: PreTrainedConfig) -> int | None:
     """Return the length of the longest row that a model has positions for; None for no limit."""
     positions = getattr(config, "max_position_embeddings", None)
     is_rotary = getattr(config, "position_embedding_type", None) == "rotary"  # ESM-2
-    if is_rotary or not positions or positions < 0:  # XLNet's value for no limit
+    if is_rotary or not positions or positions < 0:
+        # XLNet's value for no limit.
         return None
     if config.model_type in POSITIONS_AFTER_PADDING:
         return positions - (config.pad_token_id or 0) - 1

@@ -61,7 +61,8 @@ def add_rows(
         if head.bias is not None:
             parameters.append(head.bias)
     parameters += [module.weight for module in own_modules(model).values()]
-    for parameter in parameters:  # a tied head twice, which changes nothing
+    for parameter in parameters:
+        # A tied head comes twice, which changes nothing.
         _start_from_pieces(parameter, pieces)
     without = size - rows - len(pieces)
     if without:

@@ -37,7 +37,8 @@ def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
     row = embedding.padding_idx
     if row is None:
         return
-    for module in model.modules():  # several modules may share the weight
+    for module in model.modules():
+        # Several modules may share the weight.
         if isinstance(module, nn.Embedding) and module.weight is weight:
             module.padding_idx = None
     # Set by transformers on what it reads from a checkpoint.

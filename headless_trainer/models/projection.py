@@ -91,7 +91,8 @@ def computed_by(
     model: PreTrainedModel, projection: nn.Linear, forward: Callable[[Tensor], Tensor]
 ) -> Iterator[None]:
     """Replace the computation of a projection, uncapped by its model; on exit, restore both."""
-    config = model.config.__dict__  # Gemma 3n's accepts no None
+    # Gemma 3n's accepts no None.
+    config = model.config.__dict__
     softcap = config.get(SOFTCAP)
     # In front of the class's method. Deleting it later shows that again.
     vars(projection)["forward"] = forward

@@ -70,7 +70,8 @@ def drop_pooler(trunk: PreTrainedModel) -> None:
     """
     pooler = getattr(trunk, "pooler", None)
     if isinstance(pooler, nn.Module) and len(list(pooler.parameters())) > 0:
-        trunk.pooler = nn.Identity()  # not None: LayoutLM and SqueezeBERT call it
+        # Not None: LayoutLM and SqueezeBERT call it.
+        trunk.pooler = nn.Identity()
 
 
 def check_one_stack(config: PreTrainedConfig, name: str) -> None:
@@ -170,7 +171,8 @@ def set_for_probe(model: PreTrainedModel, attention: str) -> Iterator[None]:
     finally:
         model.config._attn_implementation = attention_before
         model.train(was_training)
-        if pattern == "block_sparse":  # BigBird leaves it for good at the first short row
+        if pattern == "block_sparse":
+            # BigBird leaves it for good at the first short row.
             base.set_attention_type(pattern)
 
 

@@ -118,7 +118,8 @@ def candidate_loss(
     if softcap is None and log_weights.dim() == 1:  # as a part of the bias they cost nothing
         separate_weights = None
         bias = log_weights if bias is None else log_weights + bias.to(log_weights)
-    losses = vocabulary_cross_entropy(  # the candidates are its vocabulary
+    # The candidates are its vocabulary.
+    losses = vocabulary_cross_entropy(
         hidden,
         target_index,
         candidates,
@@ -306,7 +307,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             total += partition.log().sum()
             if not (needs_hidden or needs_weight or needs_bias):
                 continue
-            residual = scores.div_(partition)  # probabilities, and minus one at the target
+            # Probabilities, and minus one at the target.
+            residual = scores.div_(partition)
             residual.scatter_add_(1, target, residual.new_full(target.shape, -1.0))
             if slope is not None:
                 residual = residual.mul_(slope)

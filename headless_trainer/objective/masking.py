@@ -147,7 +147,8 @@ def uniform_numbers(row_seeds: Tensor, draws: int, length: int) -> Tensor:
     # length.
     counters = torch.arange(draws * length, device=row_seeds.device).view(length, draws).T[:, None]
     bits = _mix(_mix(row_seeds)[None, :, None] ^ _mix(counters + 1))
-    return ((bits >> 40) & 0xFFFFFF).float() / 2**24  # 24 bits: every value is exact in float32
+    # 24 bits: every value is exact in float32.
+    return ((bits >> 40) & 0xFFFFFF).float() / 2**24
 
 
 # SplitMix64 (Steele, Lea and Flood, 2014): the step of its state, and its finaliser, a bijection of

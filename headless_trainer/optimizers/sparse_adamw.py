@@ -286,7 +286,8 @@ def quadrature(moments: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Ten
     first = first.where(total > 0, 1.0)  # no step was missed, or all at a learning rate of 0
     variance = (second - first**2).clamp(min=0)
     skew = third - 3 * first * second + 2 * first**3
-    skewed = variance > 1e-12 * first**2  # below that, the third moment is only rounding
+    # Below that, the third moment is only rounding.
+    skewed = variance > 1e-12 * first**2
     offset = (skew / (2 * variance.where(skewed, 1.0))).where(skewed, 0.0)
     spread = (variance + offset**2).sqrt().maximum(1e-9 * first)
     low, high = first + offset - spread, first + offset + spread

@@ -143,7 +143,8 @@ def _use_plain_ticks(axis: "Axis") -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
-    if not isinstance(axis.get_major_locator(), FixedLocator):  # keep ticks that the panel sets
+    if not isinstance(axis.get_major_locator(), FixedLocator):
+        # Keep ticks that the panel sets.
         if high > 100 * low:
             ticks_of_a_decade: tuple[float, ...] = (1.0,)
         elif high > 10 * low:

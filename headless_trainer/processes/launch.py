@@ -116,7 +116,8 @@ def _check_deepspeed(args: TrainingArguments) -> None:
     config.setdefault("gradient_clipping", args.max_grad_norm)
     merged = HfTrainerDeepSpeedConfig(copy.deepcopy(config))
     merged.trainer_config_process(args)
-    if merged.mismatches:  # transformers would end with them once the corpus is tokenized
+    if merged.mismatches:
+        # transformers would end with them once the corpus is tokenized.
         raise ValueError(
             f"DeepSpeed's configuration contradicts the arguments: {'; '.join(merged.mismatches)}."
         )
@@ -158,7 +159,8 @@ def leave_together(code: int = 0) -> None:
     With gloo, the interpreter's own teardown sometimes aborts ("terminate called without an active
     exception"), and launchers then report a finished run as failed.
     """
-    import torch  # not at the top: the arguments import this module, and --help needs no torch
+    # Not at the top: the arguments import this module, and --help needs no torch.
+    import torch
 
     from .coordination import lost_processes_named
 
@@ -169,7 +171,8 @@ def leave_together(code: int = 0) -> None:
     with lost_processes_named():
         torch.distributed.barrier()
     torch.distributed.destroy_process_group()
-    atexit._run_exitfuncs()  # trackers send their remaining data
+    # Trackers send their remaining data.
+    atexit._run_exitfuncs()
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -56,7 +56,8 @@ def alone_in(folder: str | Path, name: str = LOCK_NAME, owner: str | None = None
     finally:
         locks.remove((path, owner))
         if lock.is_locked:
-            path.unlink(missing_ok=True)  # before the release: afterwards another run may own it
+            # Before the release: afterwards another run may own it.
+            path.unlink(missing_ok=True)
             lock.release()
 
 
@@ -85,9 +86,11 @@ def _take(lock: FileLock, path: Path, folder: str | Path) -> bool:
             f"output_dir {str(path.parent)!r} is being written to by {holder} ({path.name}). Wait "
             "for it, end it, or choose another --output_dir."
         ) from None
-    except FileExistsError:  # a file or such a link, which whoever writes to the folder refuses
+    except FileExistsError:
+        # It is a file or a link to one, which whoever writes to the folder refuses.
         return False
-    except OSError as error:  # whoever writes to the folder reports if it is not writable
+    except OSError as error:
+        # Whoever writes to the folder reports if it is not writable.
         logger.warning(
             "%s cannot be locked (%s), so a second run could write to that folder.", path, error
         )

@@ -71,7 +71,8 @@ def curves(
         if end is not None and (not logged or logged[-1][0] < end[0]):
             logged.append([end[0], end[position]])
         points = [(0, 0), *logged]
-        if logged:  # a point far beyond the last two, on their line
+        if logged:
+            # A point far beyond the last two, on their line.
             far = 1_000_000
             (before, less), (last, most) = points[-2:]
             points.append((last + far * (last - before), most + far * (most - less)))

@@ -154,7 +154,8 @@ def group_runs(arguments: Sequence[str]) -> dict[str, list[TrainingRun]]:
 def _split_argument(argument: str) -> tuple[str, list[str]]:
     """Return name and folders of an item; the name of a single ``RUN`` is empty."""
     name, equals, folders = argument.partition("=")
-    if not equals or Path(argument).is_dir():  # a folder may have "=" in its name
+    if not equals or Path(argument).is_dir():
+        # A folder may have "=" in its name.
         name = ""
         listed = [argument]
     else:

@@ -110,7 +110,8 @@ def _held_out_table(axis: str, position: float, rankings: Rankings) -> dict:
     for measure in COMPARED:
         if measure.name not in rankings:
             continue
-        assert measure.chart is not None  # else it would not be compared
+        # A measure without a chart is not compared.
+        assert measure.chart is not None
         distance = "ratio" if measure.chart.log else "difference"
         head += [measure.chart.slug, distance, "p"][:columns_of_a_measure]
         for name in order:
@@ -131,7 +132,8 @@ def _held_out_cells(measure: Measure, row: pandas.Series) -> list[str]:
         return [MISSING, "", ""]
     chart = measure.chart
     assert chart is not None
-    if chart.log:  # the spread of a geometric mean is a factor
+    if chart.log:
+        # The spread of a geometric mean is a factor.
         mean = in_short(chart.scale(row["mean"]))
         spread = f" ×/÷ {chart.scale(row['spread']):.3f}"
         behind = f"× {chart.scale(row['behind']):.2f}"

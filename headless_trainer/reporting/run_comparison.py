@@ -171,7 +171,8 @@ def _held_out_sentence(axis: str, position: float, rankings: Rankings) -> str:
         parts.append(part)
     if len(rows) > 1:
         where = f"At equal {AXES[axis]} ({in_words(position, axis)})"
-    else:  # the others may have been evaluated only later
+    else:
+        # The others may have been evaluated only later.
         where = f"After {in_words(position, axis)} {'tokens' if axis == TOKENS else 'of training'}"
     sentence = f"{where}, held-out accuracy: {_listed(parts)}."
     if len(rows) > 1:

@@ -51,7 +51,8 @@ def draw_loss(log_history: list[dict], path: Path) -> None:
         if measure.name not in table:
             continue
         logged = table.dropna(subset=[measure.name])
-        fewest = 2 if measure.is_held_out else 1  # one evaluation is a number, not a curve
+        # One evaluation is a number, not a curve.
+        fewest = 2 if measure.is_held_out else 1
         if len(logged) < fewest:
             continue
         unit = measure.unit

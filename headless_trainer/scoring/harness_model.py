@@ -63,7 +63,8 @@ def load_scored_model(name_or_path: str, args: ZeroShotArguments) -> "ScoredPosi
         )
     check_head_is_known(model, report["unexpected_keys"], name_or_path)
     check_vocabulary(model, tokenizer, name_or_path, "save the model's own tokenizer there")
-    if tokenizer.eos_token is None:  # the harness puts it before and after texts
+    if tokenizer.eos_token is None:
+        # The harness puts it before and after texts.
         first_token = tokenizer.convert_ids_to_tokens(0)
         tokenizer.eos_token = tokenizer.bos_token or tokenizer.sep_token or first_token
     model.to(args.device or _default_device())
@@ -126,7 +127,8 @@ class ScoredPositions(HFLM):
     def _loglikelihood_tokens(
         self, requests, disable_tqdm: bool = False, override_bs: int | None = None
     ):
-        if self.batch_size != "auto":  # auto is tried out on inputs of no request
+        if self.batch_size != "auto":
+            # A batch size of auto is tried out on inputs of no request.
             lengths = [len(continuation) for _, _, continuation in requests]
             self._longest = max(lengths, default=0)
         # The last token of an answer is predicted, and not read.

@@ -96,7 +96,8 @@ def load_named_tasks(manager: TaskManager, name: str) -> dict:
     set_seeds()
     try:
         return manager.load([name])
-    except Exception as error:  # whatever the harness, datasets or the task's own code raised
+    except Exception as error:
+        # Whatever the harness, datasets or the task's own code raised.
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"Task {name!r} cannot be loaded ({type(error).__name__}: {reason}). Without the Hub, "

@@ -71,7 +71,8 @@ def _score_model(
             results = lm_eval.evaluate(
                 asked_model, loaded, limit=args.limit, bootstrap_iters=args.bootstrap_iters
             )
-        except Exception as error:  # keep earlier scores, and continue with later tasks
+        except Exception as error:
+            # Keep earlier scores, and continue with later tasks.
             logger.exception("%s: %s failed", model, name)
             failures.append(f"{name} of {model}: {type(error).__name__}: {error}")
             continue

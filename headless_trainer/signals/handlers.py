@@ -32,9 +32,11 @@ def say(text: str) -> None:
     A signal may interrupt `print`, which cannot be called again then.
     """
     line = f"{text}\n"
-    if os.isatty(STDERR):  # where a progress bar may stand
+    if os.isatty(STDERR):
+        # Where a progress bar may stand.
         line = f"\n{line}"
-    with suppress(OSError):  # Ctrl-C has also ended a `tee` that reads stderr
+    with suppress(OSError):
+        # Ctrl-C has also ended a `tee` that reads stderr.
         os.write(STDERR, line.encode(errors="backslashreplace"))
 
 
@@ -43,7 +45,8 @@ def raised() -> AbstractContextManager[None]:
 
     def stop(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # launchers send it again to the whole group
+        # Launchers send it again to the whole group.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise Stopped(128 + number)
 
     return handled(dict.fromkeys(NAMES, stop))

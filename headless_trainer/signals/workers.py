@@ -69,7 +69,8 @@ def _follow_parent(start: Callable[[int], None] | None, worker: int) -> None:
 
 def _end_with_parent(can_tell_senders: bool) -> None:
     parent = multiprocessing.parent_process()
-    assert parent is not None  # this is a worker process
+    # This is a worker process.
+    assert parent is not None
     while parent.is_alive():
         if not can_tell_senders:
             parent.join()

@@ -50,7 +50,8 @@ def cut_head(
     from cut_cross_entropy import linear_cross_entropy
 
     if bias is not None:
-        settings["bias"] = bias  # a TypeError in versions without a bias
+        # Versions without a bias raise a TypeError.
+        settings["bias"] = bias
     return linear_cross_entropy(hidden, weight, targets, reduction=reduction, **settings)
 
 
@@ -101,7 +102,8 @@ def load_head(name: str, device: torch.device) -> Head:
         raise ValueError(f"the kernels of {name} need a CUDA GPU, and the device is {device.type}.")
     try:
         importlib.import_module(module)
-    except Exception as error:  # anything that a version not made for this torch may raise
+    except Exception as error:
+        # Anything that a version not made for this torch may raise.
         raise ValueError(
             f"{module} cannot be imported ({type(error).__name__}: {error})."
         ) from error

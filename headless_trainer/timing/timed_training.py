@@ -307,7 +307,8 @@ def objective_of_line(name: str) -> Objective:
 
 def repeated(rows: list[np.ndarray], args: CompareStepsArguments) -> list[dict]:
     """Repeat rows so often that no turn reaches their end, where the loader would start anew."""
-    most_groups = 1 + 2 * MOST_READINGS  # two for a reading of sampled softmax
+    # Sampled softmax needs two for a reading.
+    most_groups = 1 + 2 * MOST_READINGS
     rows_of_step = args.per_device_train_batch_size * args.gradient_accumulation_steps
     most_rows = most_groups * steps_together(args.device) * rows_of_step
     passes = math.ceil(most_rows / len(rows))

@@ -142,7 +142,8 @@ class TurnProcess:
     """A process that takes the turns of one objective."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork could not use a GPU
+        # A fork could not use a GPU.
+        context = multiprocessing.get_context("spawn")
         self._connection, other_end = context.Pipe()
         self._folder = tempfile.TemporaryDirectory()  # of the parent, which outlives the process
         self._process = context.Process(
@@ -155,7 +156,8 @@ class TurnProcess:
         """Wait for the libraries: while one process loads them, no other can be timed."""
         try:
             self._connection.recv()
-        except EOFError:  # it has ended, which the first request will tell
+        except EOFError:
+            # It has ended, which the first request will tell.
             self._process.join()
 
     def ask(self, request: TurnRequest) -> Turn | str:
@@ -198,7 +200,8 @@ def answer_requests(connection, folder: str) -> None:
 
     Runs in a process of its own; ``folder`` is for what trainings write.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    # The parent ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # What training says to its user is said for each objective in each round here.
     logging.disable(logging.WARNING)
     transformers_logging.set_verbosity_error()

@@ -85,10 +85,12 @@ class HeldOutBatches(IterableDatasetShard):
 
     def _batches_by_index(self) -> Iterator[dict]:
         everything = range(len(self.dataset))
-        rows = Subset(self.dataset, everything)  # reads a batch at once if the dataset can
+        # A subset reads a batch at once if the dataset can.
+        rows = Subset(self.dataset, everything)
         turns = range(len(self))
         worker = get_worker_info()
-        if worker is not None:  # several workers take batches in turn
+        if worker is not None:
+            # Several workers take batches in turn.
             turns = turns[worker.id :: worker.num_workers]
         for turn in turns:
             indices = everything[turn * self.round : (turn + 1) * self.round][self.own]

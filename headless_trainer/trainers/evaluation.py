@@ -235,7 +235,8 @@ class Evaluation:
         totals = dict(zip(self._sums, sums, strict=True))
         rows = int(totals.pop("rows"))
         count = int(totals.pop("predicted_tokens"))
-        if count == 0:  # means over nothing would be written, and compared, as nan
+        if count == 0:
+            # Means over nothing would be written, and compared, as nan.
             raise ValueError(NO_TARGETS)
         figures = {name: total / count for name, total in totals.items()}
         if self.task == "clm":

@@ -31,7 +31,8 @@ def check_precision(args: TrainingArguments, model: nn.Module) -> None:
                 "pass on mps, so gradients would be wrong: leave it out, or set the model's "
                 "dropout to 0."
             )
-    if args.tf32 is False:  # accelerate enables it with torch_compile
+    if args.tf32 is False:
+        # accelerate enables it with torch_compile.
         torch.backends.cuda.matmul.allow_tf32 = False
     if {weight.dtype for weight in model.parameters() if weight.requires_grad} & {*LOW_PRECISION}:
         logger.warning(

@@ -79,7 +79,8 @@ class HeadlessTrainer(PretrainingTrainer):
                     f"token_counts has {len(token_counts)} entries but the embedding has "
                     f"{self.head.size} rows: pass the counts of this vocabulary."
                 )
-            log_prior(token_counts)  # raises ValueError for shares, before training
+            # Raises ValueError for shares, before training.
+            log_prior(token_counts)
             self.token_counts = self.carried_by_first(
                 token_counts.to("cpu", torch.int64, copy=True)
             )
@@ -142,7 +143,8 @@ class HeadlessTrainer(PretrainingTrainer):
         pool: NegativePool | None,
         prior: Tensor | None,
     ) -> dict[str, Tensor]:
-        assert pool is not None  # the objective evaluates over one
+        # The objective evaluates over one.
+        assert pool is not None
         scores = pool_scores(hidden, target_ids, self.head, pool)
         if not self.args.eval_full_vocabulary:
             return scores

@@ -95,7 +95,8 @@ class DocumentIsolation:
                 default an end token ends each document.
         """
         ids = inputs["input_ids"]  # (B, T)
-        if "attention_mask" in inputs:  # padding before a document is none of it
+        if "attention_mask" in inputs:
+            # Padding before a document is no part of it.
             ids = ids.masked_fill(inputs["attention_mask"] == 0, int(self.ends[0]))
         positions = document_positions(ids, self.ends) if places is None else places  # (B, T)
         if self.task == "clm":
@@ -145,7 +146,8 @@ class DocumentIsolation:
         """Return which positions see each other, ``(B, 1, T, T)``, as the attention reads it."""
         if self.model.config._attn_implementation != "eager" or self._is_deberta:
             return visible
-        dtype = self.model.dtype  # others add the mask to the scores
+        # Others add the mask to the scores.
+        dtype = self.model.dtype
         added = torch.zeros_like(visible, dtype=dtype)
         return added.masked_fill(~visible, torch.finfo(dtype).min)
 
@@ -164,7 +166,8 @@ class DocumentIsolation:
     def _check_isolates(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Compare outputs, not configurations: many decoders accept positions and ignore them."""
         if is_deepspeed_zero3_enabled():
-            return  # there are no whole weights yet
+            # There are no whole weights yet.
+            return
         trunk = self.model.base_model
         excluded = {*tokenizer.all_special_ids, *self.ends.tolist()}
         size = input_embedding(self.model).num_embeddings
@@ -173,7 +176,8 @@ class DocumentIsolation:
             outputs = self._output_after(words[0], words[0])
             others = self._output_after(words[1], words[0])
             changed = 0.0 if self.task == "clm" else self._change_of_one_document(words)
-        except Exception as error:  # models differ in what they make of such inputs
+        except Exception as error:
+            # Models differ in what they make of such inputs.
             raise ValueError(
                 f"isolate_documents is True but {type(trunk).__name__} does not take what keeps "
                 f"packed documents apart ({type(error).__name__}: {error}): {OTHER_MODELS}, "
@@ -214,7 +218,8 @@ class DocumentIsolation:
         model = self.model
         attention = model.config._attn_implementation
         if attention not in PLAIN_ATTENTION:
-            attention = "eager"  # others need an accelerator, and the model is not on it yet
+            # Others need an accelerator, and the model is not on it yet.
+            attention = "eager"
         row = [first_document, int(self.ends[0]), second_document, second_document]
         inputs = {"input_ids": torch.tensor([row], device=model.device)}
         with set_for_probe(model, attention):

@@ -169,7 +169,8 @@ class CandidatePools:
 
     def save(self, checkpoint: Path) -> None:
         """Write what this process needs to resume into a checkpoint. All processes must call it."""
-        checkpoint.mkdir(parents=True, exist_ok=True)  # this process may be quicker than the first
+        # This process may be quicker than the first.
+        checkpoint.mkdir(parents=True, exist_ok=True)
         self.draws.save(checkpoint, is_first=self.args.process_index == 0)
         if not self.args.pool_size:
             return

@@ -225,7 +225,8 @@ class PretrainingTrainer(Trainer):
         check_devices(args)
         self.task = args.task or infer_task(without_adapter(model))
         args.task = self.task
-        refuse(args, PRETRAINING)  # again, now that the task is known
+        # Again, now that the task is known.
+        refuse(args, PRETRAINING)
         # A user's trainer may log figures that we do not know, and the figures of several
         # evaluation sets begin with their names.
         is_ours = type(self).__module__.startswith(__package__)
@@ -236,7 +237,8 @@ class PretrainingTrainer(Trainer):
         check_best_model(model, args)
         inner = without_adapter(model)
         processing_class = kwargs.get("processing_class")
-        drop_pooler(find_trunk(inner))  # before the checks, which look at what is trained
+        # Before the checks, which look at what is trained.
+        drop_pooler(find_trunk(inner))
         self.make_targets = check_trainable(inner, processing_class, args, self.head_class)
         self.head = self.head_class(inner)
         self.head.attach(args)
@@ -391,7 +393,8 @@ class PretrainingTrainer(Trainer):
             dataset = Passes(dataset)
         named["is_training"] = True
         loader = super()._get_dataloader(dataset, *given, **named)
-        loader.device = None  # batches stay on the host until their targets are drawn
+        # Batches stay on the host until their targets are drawn.
+        loader.device = None
         return with_following_workers(loader)
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
@@ -540,14 +543,16 @@ class PretrainingTrainer(Trainer):
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         if self.sparse_rows is not None and grad_norm is None:
-            grad_norm = self._clip_grad_norm(model)  # the parent does not clip: only measure
+            # The parent does not clip: only measure.
+            grad_norm = self._clip_grad_norm(model)
         grad_norm = super()._get_grad_norm(model, grad_norm)
         return self.finite.watch_norm(self.state.global_step + 1, grad_norm, self.accelerator)
 
     # Logs -------------------------------------------------------------------------------------
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs:  # a log of training steps, not of an evaluation or the end of the run
+        if "loss" in logs:
+            # A log of training steps, not of an evaluation or the end of the run.
             self.finite.read_all()
             logs.update(self.window.flush(self.args.device, self.sum_over_processes))
             if not logs["predicted_tokens"]:
@@ -596,7 +601,8 @@ class PretrainingTrainer(Trainer):
 
         Other processes would wait for one that failed, so several end without.
         """
-        before_training = skip_scheduler  # the parent says so with it
+        # The parent skips the schedule only then.
+        before_training = skip_scheduler
         try:
             return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
         except Exception as error:  # whatever a dataset raises
@@ -698,7 +704,8 @@ class PretrainingTrainer(Trainer):
             self._write_model(folder, leaves_run=False)
         else:
             if self.hub is not None:
-                self.hub.wait()  # a running push reads the files that are about to be written
+                # A running push reads the files that are about to be written.
+                self.hub.wait()
             with model_aside(folder, self.args.should_save) as aside:
                 self._write_model(aside, leaves_run=True)
         if self.args.should_save:
@@ -884,7 +891,8 @@ class PretrainingTrainer(Trainer):
             around.enter_context(self.roles.told_apart())
             if self.sparse_rows is not None:
                 around.enter_context(self.sparse_rows.updated_as_rows())
-            if self.stream is not None:  # it resumes at its own position: there is nothing to skip
+            if self.stream is not None:
+                # It resumes at its own position: there is nothing to skip.
                 around.enter_context(with_settings(self.args, ignore_data_skip=True))
             result = super().train(checkpoint, *args, **kwargs)
             if self.signal.fault is not None:

@@ -36,7 +36,8 @@ def reason_of(error: BaseException, workers: int) -> str:
         workers: ``dataloader_num_workers`` of the run.
     """
     text = str(error).strip()
-    quotes_worker = QUOTED_TRACEBACK in text  # a worker that could still report its error
+    # A worker that could still report its error.
+    quotes_worker = QUOTED_TRACEBACK in text
     if is_lost_worker(error) or (workers and is_broken_connection(error) and not quotes_worker):
         summary = (text or type(error).__name__).splitlines()[0].rstrip(". ")
         return (

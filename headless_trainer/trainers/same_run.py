@@ -91,7 +91,8 @@ def base_facts(run: Run) -> dict[str, Any]:
     if not is_adapter(run.model):
         return {}
     facts: dict[str, Any] = {BASE_CONFIG: described(run.model.config)}
-    if not run.is_sharded:  # a process has only parts of the weights
+    if not run.is_sharded:
+        # A process has only parts of the weights.
         facts[BASE_WEIGHTS] = frozen_fingerprint(run.model)
     return facts
 
@@ -121,7 +122,8 @@ def check_adapter(run: Run, checkpoint: str) -> None:
             "it."
         )
     facts = read_facts(checkpoint)
-    if BASE_CONFIG in facts:  # early versions did not write it
+    if BASE_CONFIG in facts:
+        # Early versions did not write it.
         _check_configuration(checkpoint, described(model.config), facts[BASE_CONFIG])
     of_base = facts.get(BASE_WEIGHTS)
     if of_base and not run.is_sharded and of_base != frozen_fingerprint(model):
@@ -255,6 +257,7 @@ def _without_effect(before: dict[str, Any], now: dict[str, Any], is_finished: bo
     if not (compares_scores and metric.endswith(("loss", "pool_accuracy"))):
         unused.add("eval_pool_size")
     schedules = {before.get("lr_scheduler_type"), now["lr_scheduler_type"]}
-    if not schedules & {*FOLLOW_SCORES}:  # others compute each rate anew
+    if not schedules & {*FOLLOW_SCORES}:
+        # Others compute each rate anew.
         unused.add("lr_scheduler_type")
     return unused

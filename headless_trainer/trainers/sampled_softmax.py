@@ -164,7 +164,8 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
                 self.prediction.observe(hidden, whole, bias, self.head.softcap)
             if is_exact and self.sparse_rows is None:
                 vectors = whole  # what looking up every token would copy
-            else:  # sparse updates need the look-up: its gradient is one of rows
+            else:
+                # Sparse updates need the look-up: its gradient is one of rows.
                 is_sparse = self.sparse_rows is not None
                 vectors = self.head.rows_within(weight, micro_batch.looked_up, is_sparse)
             if bias is not None:
@@ -181,11 +182,13 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
     def log_step(self, step: Step) -> None:
         super().log_step(step)
         if self.is_exact_step:
-            self.window.add("exact_loss", 0.0, 1.0)  # its forwards add their parts
+            # The forwards of the step add their parts.
+            self.window.add("exact_loss", 0.0, 1.0)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         for name, mass in logs.items():
-            if not name.endswith(MASS):  # one for each evaluation set
+            if not name.endswith(MASS):
+                # There is one for each evaluation set.
                 continue
             history = [earlier[name] for earlier in self.state.log_history if name in earlier]
             first = history[0] if history else mass

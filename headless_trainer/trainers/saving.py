@@ -169,7 +169,8 @@ def prepare_fsdp(fsdp_plugin: FullyShardedDataParallelPlugin, model: PreTrainedM
     names = fsdp_plugin.transformer_cls_names_to_wrap or model._no_split_modules or ()
     fsdp_plugin.transformer_cls_names_to_wrap = sorted(set(names) - around)
     policy = fsdp_plugin.mixed_precision_policy
-    if policy:  # its 16-bit outputs would round a summed loss, and its gradients
+    if policy:
+        # Its 16-bit outputs would round a summed loss, and its gradients.
         fsdp_plugin.mixed_precision_policy = dataclasses.replace(
             policy, reduce_dtype=torch.float32, output_dtype=None
         )

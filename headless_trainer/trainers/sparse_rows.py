@@ -91,7 +91,8 @@ class SparseRows(TrainerCallback):
         self._optimizer.catch_up(embedded, *[scored for _ in others])
 
     def on_epoch_end(self, args, state, control, **kwargs):
-        self.catch_up()  # before the best checkpoint is loaded, which must not be updated
+        # Before the best checkpoint is loaded, which must not be updated.
+        self.catch_up()
 
     def average(self, gather) -> int:
         """Average the rows' gradients over all processes, and return the bytes received here."""

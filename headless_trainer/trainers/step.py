@@ -111,7 +111,8 @@ def count_tokens(batch: dict[str, Tensor]) -> int:
         return batch["input_ids"].numel()
     if mask.dim() == 2:  # (B, T)
         return int((mask != 0).sum())
-    return len(mask) * mask.shape[-1]  # between pairs of positions: rows without padding
+    # Between pairs of positions: rows without padding.
+    return len(mask) * mask.shape[-1]
 
 
 def padding_of(batch: dict[str, Tensor]) -> Tensor | None:
@@ -185,7 +186,8 @@ class TargetMaker:
         """Return ``(B, T)`` labels of clm, and drop an attention mask that would join documents."""
         tokens = batch.get("labels")
         padding = None
-        if tokens is None:  # given labels are -100 where nothing is to be learned
+        if tokens is None:
+            # Given labels are -100 where nothing is to be learned.
             tokens = batch["input_ids"]
             padding = padding_of(batch)
         unlearned = unlearned_tokens(batch)

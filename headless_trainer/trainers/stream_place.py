@@ -44,7 +44,8 @@ class StreamPlace(TrainerCallback):
             self.stream.advance(batch.pop(PLACE))
 
     def on_step_end(self, args, state, control, **kwargs):
-        state.epoch = state.global_step / state.max_steps  # Trainer would count from the resume on
+        # Trainer would count from the resume on.
+        state.epoch = state.global_step / state.max_steps
 
     def begin(self) -> None:
         """Go to the beginning of the stream; without workers, the process itself is its reader."""
@@ -53,7 +54,8 @@ class StreamPlace(TrainerCallback):
 
     def save(self, checkpoint: Path) -> None:
         """Write the position of this process into a checkpoint."""
-        checkpoint.mkdir(parents=True, exist_ok=True)  # this process may be quicker than the first
+        # This process may be quicker than the first.
+        checkpoint.mkdir(parents=True, exist_ok=True)
         path = checkpoint / STATE_NAME.format(self.args.process_index)
         path.write_text(json.dumps(self.stream.state_dict(), indent=2) + "\n", encoding="utf-8")
 

@@ -94,7 +94,8 @@ def check_rows(facts: Mapping[str, Any], rows: Any) -> None:
     before = facts.get(ROWS, now)
     if ROWS_OF_EARLY_VERSIONS in facts:
         before = [facts[ROWS_OF_EARLY_VERSIONS][0], now[1]]
-        warning_once(  # scripts also check before training
+        # Scripts also check before training.
+        warning_once(
             logger,
             "The checkpoint was written by an early version of headless_trainer: only the number "
             "of its training rows is compared, not what is in them.",

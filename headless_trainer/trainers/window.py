@@ -227,13 +227,15 @@ def count_pool(
     """
     pool = part.pool
     predictions = len(part.target_index)
-    used = int(predictions > 0)  # every process must add the same names, even without a prediction
+    # Every process must add the same names, even without a prediction.
+    used = int(predictions > 0)
     by_row = log_weights.expand(predictions, -1)  # (N, U)
     window.candidates += pool.size * used
     window.drawn += drawn * used
     of_targets = by_row.gather(1, part.target_index[:, None])
     window.add("loss_floor", of_targets.sum() / divisor)
-    if log_weights.dim() == 1:  # one sum for all rows
+    if log_weights.dim() == 1:
+        # One sum for all rows.
         equal_scores = predictions * log_weights.logsumexp(0)
     else:
         equal_scores = by_row.logsumexp(1).sum()
@@ -244,7 +246,8 @@ def peak_memory_mib(device: torch.device) -> float:
     """Return the peak memory so far in MiB: of tensors on a CUDA GPU, else of the whole process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
-    try:  # where there is none, or in a sandbox without the line, getrusage answers below
+    try:
+        # Where there is none, or in a sandbox without the line, getrusage answers below.
         status = Path("/proc/self/status").read_text()
     except OSError:  # another system
         status = ""

@@ -121,7 +121,8 @@ class NamedScore(evaluate.Metric):
             model = _Classes(outputs)
             labels = labels.astype(np.int64)
             model.has_several_labels = labels.ndim == 2
-        no_rows = np.zeros((len(labels), 1))  # the stand-in does not look at them
+        # The stand-in does not look at them.
+        no_rows = np.zeros((len(labels), 1))
         scorer_name = _scorer(self.config_name)
         if scorer_name is None:
             return {self.config_name: float(CORRELATIONS[self.config_name](model, no_rows, labels))}
