@@ -854,18 +854,16 @@ class PretrainingTrainer(Trainer):
         self.args.output_dir = os.path.abspath(self.args.output_dir)
         check_anything_is_trained(self.model)
         with ExitStack() as around:
+            # First of all: two trainings in one folder would take each other's checkpoints.
             around.enter_context(alone_in(self.args.output_dir, owner="training"))
             start = self._take_checked_start(resume_from_checkpoint)
             is_checked = start is not None
             if start is None:
                 start = find_start(resume_from_checkpoint, self.args.output_dir, in_python=True)
-            checkpoint = start.checkpoint
-            if self.stream is not None:
-                self.stream.begin()
-            stream = None if self.stream is None else self.stream.stream
-            check_same_rows(self.train_dataset, stream, self.host)
+            self._check_rows()
             if self.run.reads_own_weights:
                 check_saved_form(self.model)
+            checkpoint = start.checkpoint
             self.restarted_data = bool(
                 checkpoint and self.args.ignore_data_skip and self.stream is None
             )
@@ -876,24 +874,7 @@ class PretrainingTrainer(Trainer):
                     return TrainOutput(self.state.global_step, float("nan"), {})
             if self.is_fsdp_enabled:
                 saving.prepare_fsdp(self.accelerator.state.fsdp_plugin, self.model)
-            if self.hub is not None:
-                around.push(self._stop_pushes_at_error)
-            around.enter_context(self.signal.given_back())
-            around.enter_context(lost_processes_named())
-            around.enter_context(
-                lost_workers_named(
-                    self.args.output_dir,
-                    self.args.dataloader_num_workers,
-                    is_stream=self.stream is not None,
-                )
-            )
-            around.enter_context(ended_with_launcher())
-            around.enter_context(self.roles.told_apart())
-            if self.sparse_rows is not None:
-                around.enter_context(self.sparse_rows.updated_as_rows())
-            if self.stream is not None:
-                # It resumes at its own position: there is nothing to skip.
-                around.enter_context(with_settings(self.args, ignore_data_skip=True))
+            self._enter_contexts_of_training(around)
             result = super().train(checkpoint, *args, **kwargs)
             if self.signal.fault is not None:
                 raise self._ending(self.signal.fault)
@@ -902,8 +883,40 @@ class PretrainingTrainer(Trainer):
                     "train_dataset fills no batch: lower per_device_train_batch_size, or keep its "
                     "last rows."
                 )
+            # On a GPU the numbers of the last steps have not been read yet.
             self.finite.read_all()
             return result
+
+    def _check_rows(self) -> None:
+        """Refuse rows that differ between processes; a stream begins at its first row."""
+        stream = None
+        if self.stream is not None:
+            self.stream.begin()
+            stream = self.stream.stream
+        check_same_rows(self.train_dataset, stream, self.host)
+
+    def _enter_contexts_of_training(self, around: ExitStack) -> None:
+        """Enter what surrounds the steps of a training, the outermost first."""
+        if self.hub is not None:
+            around.push(self._stop_pushes_at_error)
+        # A signal after the last step is raised again once everything below is restored.
+        around.enter_context(self.signal.given_back())
+        around.enter_context(lost_processes_named())
+        around.enter_context(
+            lost_workers_named(
+                self.args.output_dir,
+                self.args.dataloader_num_workers,
+                is_stream=self.stream is not None,
+            )
+        )
+        around.enter_context(ended_with_launcher())
+        # What changes the model or the arguments is innermost: everything above sees them restored.
+        around.enter_context(self.roles.told_apart())
+        if self.sparse_rows is not None:
+            around.enter_context(self.sparse_rows.updated_as_rows())
+        if self.stream is not None:
+            # It resumes at its own position: there is nothing to skip.
+            around.enter_context(with_settings(self.args, ignore_data_skip=True))
 
     def _take_checked_start(self, resume_from_checkpoint: str | bool | None) -> Start | None:
         """Return the start that a command has found for this training, or None.
