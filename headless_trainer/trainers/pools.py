@@ -160,6 +160,8 @@ class CandidatePools:
 
     def _topped_up(self, pool: NegativePool, step: int) -> NegativePool:
         """Add targets until the pool holds ``least_targets`` of them."""
+        # The pools of the first steps stay smaller: there are no earlier targets yet. So do those
+        # of a run that resumes from a checkpoint without them.
         missing = self.least_targets - pool.targets
         if missing <= 0:
             return pool

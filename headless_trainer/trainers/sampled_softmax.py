@@ -176,13 +176,14 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         loss_of_forward = self.head.within(model, inputs, micro_batch.predicted, loss_sum)
         loss = loss_of_forward / micro_batch.divisor
         if is_exact:
+            # A part of the step's loss: the step itself counts once, in `log_step`.
             self.window.add("exact_loss", loss, 0.0)
         return (loss, {"loss": loss}) if return_outputs else loss
 
     def log_step(self, step: Step) -> None:
         super().log_step(step)
         if self.is_exact_step:
-            # The forwards of the step add their parts.
+            # Counts the step: its forwards add their parts of the loss.
             self.window.add("exact_loss", 0.0, 1.0)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

@@ -84,9 +84,12 @@ class SparseRows(TrainerCallback):
             id(micro_batch.looked_up): micro_batch.looked_up for micro_batch in step.micro_batches
         }
         scored = torch.cat([*targets, *candidates.values()])
+        # Without a matrix of its own for scores, a candidate matrix or an untied head, the
+        # embedding scores the candidates, so their rows of it must catch up too. Other weights of
+        # which a step reads rows, such as a bias, have another shape.
         embedding, *others = self.weights
-        if not any(weight.shape == embedding.shape for weight in others):
-            # No candidate matrix scores instead of the embedding.
+        has_matrix_for_scores = any(weight.shape == embedding.shape for weight in others)
+        if not has_matrix_for_scores:
             embedded = torch.cat([embedded, scored])
         self._optimizer.catch_up(embedded, *[scored for _ in others])
 
