@@ -219,3 +219,12 @@ def faster_than_both_heads(rows_of_a_batch: str) -> Check:
         rows_of_a_batch,
         lambda results: 1 < results["our vanilla"]["ratio"] < results["transformers"]["ratio"],
     )
+
+
+def same_losses(results: Any) -> bool:
+    """Whether the losses of all steps are those of transformers with the same rows.
+
+    Source: the results of studies/fine_tuning_parity.py.
+    """
+    compared = [row for row in results if row["way"] == "same_order"]
+    return bool(compared) and all(max(row["difference_of_losses"]) == 0 for row in compared)
