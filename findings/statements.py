@@ -4,6 +4,7 @@ import statistics
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from findings.comparisons import Check, within
 from findings.recipes import (
@@ -18,6 +19,7 @@ from findings.recipes import (
 )
 from findings.records import is_clear, of_each_seed, of_seeds, one_having
 from findings.records import results as read_results
+from headless_trainer.presentation.significance import LEVEL
 
 CHUNKED_LOSS = "K x U, cwt_loss chunks of 67,108,864"  # the default size of chunks
 
@@ -228,3 +230,18 @@ def same_losses(results: Any) -> bool:
     """
     compared = [row for row in results if row["way"] == "same_order"]
     return bool(compared) and all(max(row["difference_of_losses"]) == 0 for row in compared)
+
+
+def balanced_is_better_but_not_steadier(results: Any) -> bool:
+    """Whether the balanced loss has clearly higher scores than the plain one, and the spreads of
+    both do not differ by Levene's test.
+
+    Source: the results of studies/balanced_loss.py for one task.
+    """
+    balanced, plain = (one_having(results, loss=loss) for loss in ("balanced", "cross_entropy"))
+    for name in ("score", "last_score"):
+        ours, theirs = balanced[name], plain[name]
+        is_better = is_clear(ours, theirs) and statistics.mean(ours) > statistics.mean(theirs)
+        if not is_better or stats.levene(ours, theirs).pvalue <= 1 - LEVEL:
+            return False
+    return True
