@@ -113,8 +113,8 @@ def is_balanced_cross_entropy_better() -> Card:
         "both classes alike",
         figure=f"SST-2 cut to 9 : 1: balanced accuracy {rows[0][1]}, plain {rows[0][2]}",
         text="Balanced cross-entropy gives each class the same weight in a step. The validation "
-        "rows have both classes about equally often, unlike the training rows, and balanced accuracy is "
-        "the mean of the recalls of both.",
+        "rows have both classes about equally often, unlike the training rows, and balanced "
+        "accuracy is the mean of the recalls of both.",
         columns=("score x 100", "balanced", "plain", "balanced minus plain"),
         rows=rows,
         conditions=Conditions(
