@@ -15,9 +15,8 @@ from torch import Tensor
 from .negatives import NegativePool
 
 LOW_PRECISION = (torch.float16, torch.bfloat16)
-NO_TARGET = torch.iinfo(
-    torch.int64
-).min  # torch would leave out targets of -100, which the chunked form rejects
+# Both forms must reject a target of -100, which torch would leave out by default.
+NO_TARGET = torch.iinfo(torch.int64).min
 
 # Scores of one chunk. 32 MiB of float32 fit into the caches of two CPU cores, and smaller chunks
 # cost more calls. On an H100, 65,536 targets of width 768 take 0.44 times as long in chunks of 256
@@ -71,7 +70,8 @@ def cwt_loss(
         )
     if pool is None:
         pool = NegativePool.from_targets(target_ids)
-    index, vectors = pool.index_of(target_ids), embed(pool.ids)
+    index = pool.index_of(target_ids)
+    vectors = embed(pool.ids)
     log_counts = pool.log_counts(torch.promote_types(hidden.dtype, torch.float32))
     return candidate_loss(hidden, index, vectors, log_counts, reduction=reduction, backend=backend)
 
@@ -115,9 +115,16 @@ def candidate_loss(
             bias = F.pad(bias, (0, missing))
     target_log_weights = log_weights.expand(len(hidden), -1).gather(1, target_index[:, None])[:, 0]
     separate_weights: Tensor | None = log_weights
-    if softcap is None and log_weights.dim() == 1:  # as a part of the bias they cost nothing
+    if softcap is None and log_weights.dim() == 1:
+        # As a part of the bias they cost nothing. A soft cap would bound them with the scores.
         separate_weights = None
-        bias = log_weights if bias is None else log_weights + bias.to(log_weights)
+        if bias is None:
+            bias = log_weights
+        else:
+            bias = log_weights + bias.to(log_weights)
+    target_shift: Tensor | None = None
+    if target_counts_once:
+        target_shift = -target_log_weights
     # The candidates are its vocabulary.
     losses = vocabulary_cross_entropy(
         hidden,
@@ -126,7 +133,7 @@ def candidate_loss(
         bias,
         softcap=softcap,
         log_weights=separate_weights,
-        target_shift=-target_log_weights if target_counts_once else None,
+        target_shift=target_shift,
         reduction=reduction,
         backend=backend,
     )
@@ -135,6 +142,7 @@ def candidate_loss(
     # The weight also raised the target's own score, but the numerator has none.
     if reduction == "none":
         return losses + target_log_weights
+    # The mean of no position would be NaN, their sum is 0.
     if reduction == "mean" and len(target_log_weights):
         return losses + target_log_weights.mean()
     return losses + target_log_weights.sum()
@@ -185,18 +193,21 @@ def vocabulary_cross_entropy(
         if bias is not None:
             zero = zero + bias[:0].sum()
         zero = _widen(zero)
-        return zero.expand(0) if reduction == "none" else zero
+        if reduction == "none":
+            return zero.expand(0)
+        return zero
     device_type = hidden.device.type
     dtype = torch.promote_types(hidden.dtype, weight.dtype)
     if torch.is_autocast_enabled(device_type):
         dtype = torch.get_autocast_dtype(device_type)
-    hidden, weight = hidden.to(dtype), weight.to(dtype)
-    rows = max(
-        MIN_CHUNK_ROWS, CHUNK_ELEMENTS.get(device_type, CHUNK_ELEMENTS["cuda"]) // weight.shape[0]
-    )
+    hidden = hidden.to(dtype)
+    weight = weight.to(dtype)
+    chunk_elements = CHUNK_ELEMENTS.get(device_type, CHUNK_ELEMENTS["cuda"])
+    rows = max(MIN_CHUNK_ROWS, chunk_elements // weight.shape[0])
     fits = backend == "auto" and hidden.shape[0] <= rows
     if bias is None:
         bias = hidden.new_zeros(weight.shape[0], dtype=_widen(hidden).dtype)
+    # All dtypes are chosen by now: autocast must not choose others for single operations.
     with torch.autocast(device_type, enabled=False):
         # Chunks are summed while they are computed, so they have no losses of single rows.
         if fits or backend == "dense" or reduction == "none":
@@ -209,11 +220,15 @@ def vocabulary_cross_entropy(
             return F.cross_entropy(scores, target_ids, ignore_index=NO_TARGET, reduction=reduction)
         # A Function would still compute the gradients of its inputs.
         if not torch.is_grad_enabled():
-            hidden, weight, bias = hidden.detach(), weight.detach(), bias.detach()
+            hidden = hidden.detach()
+            weight = weight.detach()
+            bias = bias.detach()
         total = _ChunkedCrossEntropy.apply(
             hidden, weight, bias, target_ids, rows, softcap, log_weights, target_shift
         )
-        return total / hidden.shape[0] if reduction == "mean" else total
+        if reduction == "mean":
+            return total / hidden.shape[0]
+        return total
 
 
 def balanced_cross_entropy(
@@ -272,30 +287,40 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        targets: Tensor,
-        rows: int,
+        hidden: Tensor,  # (K, D)
+        weight: Tensor,  # (V, D)
+        bias: Tensor,  # (V,)
+        targets: Tensor,  # (K,)
+        rows: int,  # of a chunk
         softcap: float | None,
-        log_weights: Tensor | None,
-        target_shift: Tensor | None,
+        log_weights: Tensor | None,  # (V,) or (K, V)
+        target_shift: Tensor | None,  # (K,)
     ) -> Tensor:
         wide = _widen(hidden).dtype
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         total = hidden.new_zeros((), dtype=wide)
-        grad_hidden = torch.empty_like(hidden) if needs_hidden else None
-        grad_weight = torch.zeros_like(weight, dtype=wide) if needs_weight else None
-        grad_bias = torch.zeros_like(bias, dtype=wide) if needs_bias else None
+        grad_hidden: Tensor | None = None
+        grad_weight: Tensor | None = None
+        grad_bias: Tensor | None = None
+        if needs_hidden:
+            grad_hidden = torch.empty_like(hidden)
+        # Sums over many chunks, in which 16 bits would lose small summands.
+        if needs_weight:
+            grad_weight = torch.zeros_like(weight, dtype=wide)
+        if needs_bias:
+            grad_bias = torch.zeros_like(bias, dtype=wide)
         for start in range(0, hidden.shape[0], rows):
             chunk = hidden[start : start + rows]
             target = targets[start : start + rows, None]  # (rows, 1)
-            scores = capped(_scores(chunk, weight, bias), softcap)  # (rows, U)
-            # The derivative of the cap, while the capped scores still stand: 1 - tanh^2.
-            slope = None if softcap is None else 1 - (scores / softcap).square()
+            scores = capped(_scores(chunk, weight, bias), softcap)  # (rows, V)
+            slope: Tensor | None = None
+            if softcap is not None:
+                # The derivative of the cap, 1 - tanh^2, while the capped scores still stand.
+                slope = 1 - (scores / softcap).square()
             if log_weights is not None:
-                differ_by_row = log_weights.dim() == 2
-                weights = log_weights[start : start + rows] if differ_by_row else log_weights
+                weights = log_weights
+                if log_weights.dim() == 2:
+                    weights = log_weights[start : start + rows]
                 scores = scores + weights
             if target_shift is not None:
                 shift = target_shift[start : start + rows, None].to(scores.dtype)
@@ -317,6 +342,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             residual = residual.to(hidden.dtype)
             if grad_hidden is not None:
                 torch.mm(residual, weight, out=grad_hidden[start : start + rows])
+            # addmm_ takes a single dtype, and the sum is float32 where the inputs have 16 bits.
             if grad_weight is not None and hidden.dtype == wide:
                 grad_weight.addmm_(residual.T, chunk)
             elif grad_weight is not None:
@@ -331,11 +357,15 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         # grad_output gets a dimension to take part in type promotion: accelerators round a scalar
         # to bfloat16 first.
-        grads = [
-            None if grad is None else (grad * grad_output[None]).to(dtype)
-            for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        ]
-        return *grads, None, None, None, None, None
+        factor = grad_output[None]
+        gradients: list[Tensor | None] = []
+        for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True):
+            if gradient is None:
+                gradients.append(None)
+            else:
+                gradients.append((gradient * factor).to(dtype))
+        # None for the targets and the settings, which have no gradient.
+        return *gradients, None, None, None, None, None
 
 
 def projected_scores(
@@ -351,16 +381,22 @@ def projected_scores(
 
 
 def _scores(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return ``(K, V)`` scores of ``(K, D)`` inputs, ``(V, D)`` weights and a ``(V,)`` bias."""
     if hidden.dtype in LOW_PRECISION:
+        # In addmm the bias would be rounded to 16 bits as well.
         return (hidden @ weight.T).float() + bias
     return torch.addmm(bias.to(hidden.dtype), hidden, weight.T)
 
 
 def capped(scores: Tensor, softcap: float | None) -> Tensor:
     """Bound scores to plus and minus ``softcap``, if given."""
-    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+    if softcap is None:
+        return scores
+    return softcap * torch.tanh(scores / softcap)
 
 
 def _widen(values: Tensor) -> Tensor:
     """Convert float16 and bfloat16 to float32; keep float32 and float64."""
-    return values.float() if values.dtype in LOW_PRECISION else values
+    if values.dtype in LOW_PRECISION:
+        return values.float()
+    return values

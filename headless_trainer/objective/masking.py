@@ -28,9 +28,8 @@ class MaskingRule:
     special_ids: Tensor  # ``(S,)`` int64 ids that are never targets
     probability: float = 0.15  # that any other token becomes a target
     mask_share: float = 0.8  # of the targets, replaced by the mask token
-    random_share: float = (
-        0.1  # of the targets, replaced by a random token; the rest stays unchanged
-    )
+    # Of the targets, replaced by a random token; the rest stays unchanged.
+    random_share: float = 0.1
 
 
 def mask_tokens(
@@ -90,7 +89,11 @@ def unlearned_tokens(batch: Mapping[str, Tensor]) -> Tensor | None:
                 f"column {name!r}."
             )
         masked = mask == 0
-        unlearned = masked if unlearned is None else unlearned | masked
+        # A token is learned only if every mask says so.
+        if unlearned is None:
+            unlearned = masked
+        else:
+            unlearned = unlearned | masked
     return unlearned
 
 
@@ -102,6 +105,7 @@ def document_positions(input_ids: Tensor, end_ids: Tensor) -> Tensor:
     starts = torch.zeros_like(input_ids)
     ended = torch.isin(input_ids[:, :-1], end_ids.to(input_ids.device))
     starts[:, 1:] = torch.where(ended, indices[:, 1:], 0)
+    # The largest start so far is that of the document that a token is in.
     return indices - starts.cummax(dim=1).values
 
 
@@ -116,6 +120,7 @@ def document_bounds(position_ids: Tensor) -> Tensor:
     int32.
     """
     starts = (position_ids.flatten() == 0).nonzero().flatten()
+    # int32, as kernels of attention over packed documents require it.
     return torch.cat([starts, starts.new_tensor([position_ids.numel()])]).int()
 
 
@@ -131,9 +136,11 @@ def content_seeds(
     state = torch.zeros((), dtype=torch.long)
     for part in seed:
         state = _mix((state ^ part) + _GAMMA)
+    # Plus 1, since `_mix` leaves 0 as it is: the token 0 in front would count as little as padding.
     mixed = _mix(_mix(input_ids + 1) ^ torch.arange(input_ids.shape[1], device=input_ids.device))
     if excluded is not None:
         mixed = mixed.masked_fill(excluded, 0)
+    # A sum, to which more padding adds nothing; the positions above make it depend on the order.
     return _mix(mixed.sum(dim=1) ^ state.item())
 
 
@@ -160,6 +167,6 @@ _ROUNDS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64), (
 
 def _mix(values: Tensor) -> Tensor:
     for shift, multiplier in _ROUNDS:
-        # torch shifts int64 arithmetically: clear the copies of the sign bit
+        # torch shifts int64 arithmetically: clear the copies of the sign bit.
         values = (values ^ ((values >> shift) & ((1 << (64 - shift)) - 1))) * multiplier
     return values

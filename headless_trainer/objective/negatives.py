@@ -15,6 +15,7 @@ def generator_of_step(seed: int, step: int, stream: int = 0) -> torch.Generator:
 
     Different streams of a step have different numbers.
     """
+    # Neighbouring seeds share no number within a million steps, and the streams of a seed none.
     number = seed * 1_000_003 + step + stream * 2**40
     return torch.Generator().manual_seed(number % 2**63)
 
@@ -61,10 +62,13 @@ class NegativePool:
         one is negative.
         """
         if not isinstance(targets, Tensor):
-            targets = torch.cat(
-                [batch.reshape(-1) for batch in targets] or [torch.empty(0, dtype=torch.long)]
-            )
+            batches = [batch.reshape(-1) for batch in targets]
+            if not batches:
+                # torch.cat refuses an empty list.
+                batches = [torch.empty(0, dtype=torch.long)]
+            targets = torch.cat(batches)
         ids, counts = torch.unique(targets, return_counts=True)
+        # They are sorted, so the first is the smallest, if there is one.
         if (ids[:1] < 0).any():
             raise ValueError(
                 f"target {ids[0].item()} is no token: leave out positions that predict nothing."
@@ -75,9 +79,8 @@ class NegativePool:
     def merged(cls, ids: Tensor, counts: Tensor) -> "NegativePool":
         """Merge several pools, given their concatenated ``(N,)`` tokens and counts."""
         distinct, positions = torch.unique(ids, return_inverse=True)
-        return cls(
-            distinct, torch.zeros_like(distinct).index_add_(0, positions, counts), int(counts.sum())
-        )
+        sums = torch.zeros_like(distinct).index_add_(0, positions, counts)
+        return cls(distinct, sums, int(counts.sum()))
 
     @classmethod
     def of_vocabulary(cls, size: int) -> "NegativePool":
@@ -121,13 +124,16 @@ class NegativePool:
     def log_weights(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the ``(U,)`` logarithms of the weights: counts, over expected counts if given."""
         log_counts = self.log_counts(dtype)
-        return log_counts if self.log_expected is None else log_counts - self.log_expected
+        if self.log_expected is None:
+            return log_counts
+        return log_counts - self.log_expected
 
     def index_of(self, target_ids: Tensor) -> Tensor:
         """Return the ``(K,)`` int64 index in ``ids`` of each target; raise ValueError for a target
         outside the pool.
         """
         index = torch.searchsorted(self.ids, target_ids)
+        # A target above all ids has an index past the last one.
         if len(self):
             is_inside = self.ids[index.clamp(max=len(self) - 1)] == target_ids
         else:
@@ -159,6 +165,7 @@ class RecentTargets:
 
     def top_up(self, amount: int, step: int) -> Tensor:
         """Return the newest ``amount`` targets before a step, or all if there are fewer."""
+        # Not a slice from the end, which would return all of them for an amount of 0.
         first = max(0, len(self.ids) - amount)
         return self.ids[first:]
 
@@ -188,7 +195,9 @@ class TokenDistribution:
     def draw(self, amount: int, generator: torch.Generator) -> Tensor:
         """Draw ``(amount,)`` int64 tokens, with replacement."""
         points = torch.rand(amount, generator=generator, dtype=torch.float64)
+        # From the right, so that a token of probability 0 is never drawn.
         tokens = torch.searchsorted(self._cumulative, points * self._cumulative[-1], right=True)
+        # Rounding may lift a point to the last sum, behind which there is no token.
         return tokens.clamp(max=len(self.probabilities) - 1)
 
 

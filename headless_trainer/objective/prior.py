@@ -5,11 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-# Totals of a run: with repeats; those that are no targets.
-CANDIDATES = (
-    "candidates",
-    "drawn_candidates",
-)
+# Totals of a run: all candidates, repeats included, and those of them that are no targets.
+CANDIDATES = ("candidates", "drawn_candidates")
 
 
 def candidate_log_prior(token_counts: Tensor, drawn_share: float = 0.0) -> Tensor:
@@ -21,9 +18,8 @@ def candidate_log_prior(token_counts: Tensor, drawn_share: float = 0.0) -> Tenso
     log_q = log_prior(token_counts)
     if not drawn_share:
         return log_q
-    return torch.logaddexp(
-        log_q + math.log1p(-drawn_share), torch.full_like(log_q, math.log(drawn_share / len(log_q)))
-    )
+    uniform = torch.full_like(log_q, math.log(drawn_share / len(log_q)))
+    return torch.logaddexp(log_q + math.log1p(-drawn_share), uniform)
 
 
 def drawn_share_of(totals: dict[str, float]) -> float:
@@ -31,6 +27,7 @@ def drawn_share_of(totals: dict[str, float]) -> float:
     with its token counts.
     """
     candidates, drawn = (totals.get(name, 0.0) for name in CANDIDATES)
+    # At least 1, for a run that has not had a candidate yet.
     return drawn / max(1.0, candidates)
 
 
@@ -49,7 +46,8 @@ def log_prior(token_counts: Tensor) -> Tensor:
         raise ValueError(
             f"token_counts is {token_counts} but must be numbers of tokens: pass (V,) int64 counts."
         )
-    size, total = len(token_counts), int(token_counts.sum())
+    size = len(token_counts)
+    total = int(token_counts.sum())
     if total == 0:
         return (token_counts + 1.0).log() - math.log(size)
     unseen, once, twice = (int((token_counts == count).sum()) for count in (0, 1, 2))
