@@ -3,13 +3,14 @@ else.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
+# The private function of torch in which Muon spends its time, to replace it on a CPU.
 ITERATION = "torch.optim._muon._zeropower_via_newtonschulz"
 
 
@@ -21,14 +22,20 @@ def orthogonalized(
     torch computes it in bfloat16, which a CPU without instructions for it emulates: most of a step
     of a narrow model.
     """
+    # The products below are of the size of the rows, so the shorter side becomes the rows.
     is_tall = matrix.shape[0] > matrix.shape[1]
-    result = (matrix.T if is_tall else matrix).float()
+    if is_tall:
+        matrix = matrix.T
+    result = matrix.float()
+    # The iteration needs singular values of at most 1, which this norm bounds.
     result = result / result.norm().clamp(min=eps)
     for _ in range(steps):
         gram = result @ result.T
         gram = torch.addmm(gram, gram, gram, beta=coefficients[1], alpha=coefficients[2])
         result = torch.addmm(result, gram, result, beta=coefficients[0])
-    return result.T if is_tall else result
+    if is_tall:
+        return result.T
+    return result
 
 
 class MuonAnd(torch.optim.Optimizer):
@@ -80,8 +87,10 @@ class MuonAnd(torch.optim.Optimizer):
     def step(self, closure: Callable | None = None) -> Any:
         """Make one step of both, after calling the closure if given."""
         loss = self.other.step(closure)
-        on_cpu = self.muon.param_groups[0]["params"][0].device.type == "cpu"
-        with mock.patch(ITERATION, orthogonalized) if on_cpu else nullcontext():
+        iteration: AbstractContextManager = nullcontext()
+        if self.muon.param_groups[0]["params"][0].device.type == "cpu":
+            iteration = mock.patch(ITERATION, orthogonalized)
+        with iteration:
             self.muon.step()
         return loss
 

@@ -16,12 +16,14 @@ from torch.optim.optimizer import ParamsT
 # Update of a skipped step, relative to the first skipped one, below which it is ignored: far below
 # float32 rounding.
 NEGLIGIBLE = 1e-12
-CHUNK_ROWS = 2**16  # rows caught up at once when all rows catch up, to keep temporary tensors small
+# Rows that catch up at once when all of them do, to keep temporary tensors small.
+CHUNK_ROWS = 2**16
 # Columns of the history: four moments of the skipped steps' epsilon, and the sum of log(1 - lr *
 # weight_decay).
 MOMENTS = 4
 LOG_DECAY = 4
-MOMENT_NAMES = ("exp_avg", "exp_avg_sq")  # names of AdamW's moments in its state, ``(V, D)`` each
+# AdamW's names of its moments, ``(V, D)`` each, so that dense AdamW can read a checkpoint.
+MOMENT_NAMES = ("exp_avg", "exp_avg_sq")
 
 
 class SparseAdamW(torch.optim.AdamW):
@@ -98,10 +100,12 @@ class SparseAdamW(torch.optim.AdamW):
     def _row_state(self, embedding: Tensor) -> dict[str, Tensor]:
         state = self.state[embedding]
         if not state:
-            state["step"] = torch.zeros((), dtype=torch.float64)  # readable by dense AdamW
+            # A tensor, so that dense AdamW can read it.
+            state["step"] = torch.zeros((), dtype=torch.float64)
             for name in MOMENT_NAMES:
                 state[name] = torch.zeros_like(embedding, requires_grad=False)
-            # On the CPU, where float64 always exists; a step needs only a few numbers per row.
+            # On the CPU, where float64 always exists; a step needs only a few numbers per row. The
+            # history, one row per step, starts at some length and doubles, see `_record`.
             state["last_step"] = torch.zeros(len(embedding), dtype=torch.int32)
             state["history"] = torch.zeros(64, MOMENTS + 1, dtype=torch.float64)
         return state
@@ -110,21 +114,24 @@ class SparseAdamW(torch.optim.AdamW):
         indices = [index for group in state_dict["param_groups"] for index in group["params"]]
         params = [param for group in self.param_groups for param in group["params"]]
         embeddings = set(self.embeddings)
-        own = {
+        embedding_of_index = {
             index: param
             for param, index in zip(params, indices, strict=True)
             if param in embeddings
         }
         # The parent would convert all state of the rows to the dtype of the weights.
         states = state_dict["state"]
-        others = {index: state for index, state in states.items() if index not in own}
+        others = {
+            index: state for index, state in states.items() if index not in embedding_of_index
+        }
         super().load_state_dict({**state_dict, "state": others})
-        for index, embedding in own.items():
+        for index, embedding in embedding_of_index.items():
             saved = states.get(index)
             if saved:
                 moments = {
                     name: saved[name].to(embedding.device, embedding.dtype) for name in MOMENT_NAMES
                 }
+                # Copies, since steps change them in place, and the caller keeps its own.
                 rest = {
                     name: saved[name].to("cpu", copy=True)
                     for name in ("step", "last_step", "history")
@@ -138,8 +145,11 @@ class SparseAdamW(torch.optim.AdamW):
         """Make one step of AdamW: embeddings on the rows of their gradients, everything else by the
         parent.
         """
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        # Without a gradient, the parent leaves the embeddings alone.
         gradients = [embedding.grad for embedding in self.embeddings]
         for embedding in self.embeddings:
             embedding.grad = None
@@ -159,12 +169,14 @@ class SparseAdamW(torch.optim.AdamW):
         return loss
 
     def _update(self, embedding: Tensor, ids: Tensor, gradient: Tensor) -> None:
+        """Make one step on the rows of ``(U,)`` distinct ids, with their ``(U, D)`` gradients."""
         group = self._group(embedding)
         state = self._row_state(embedding)
         self._catch_up(embedding, ids)
         beta1, beta2 = group["betas"]
         rate = float(group["lr"])
         step = int(state["step"]) + 1
+        # Before the step changes any row, because it may refuse the learning rate.
         _record(state, step, rate, group["weight_decay"], beta1, beta2)
         gradient = gradient.to(_wide(embedding))
         weight, mean, square = self._rows(embedding, ids)
@@ -194,13 +206,15 @@ class SparseAdamW(torch.optim.AdamW):
                 self._catch_up(embedding, chunk)
 
     def _catch_up(self, embedding: Tensor, ids: Tensor) -> None:
+        """Bring the rows of ``(U,)`` distinct ids up to the last step."""
         group = self._group(embedding)
         state = self._row_state(embedding)
         ids = ids.cpu()
         step = int(state["step"])
         last = state["last_step"][ids].long()
         stale = last < step
-        ids, last = ids[stale], last[stale]
+        ids = ids[stale]
+        last = last[stale]
         if not len(ids):
             return
         history = state["history"]
@@ -210,6 +224,7 @@ class SparseAdamW(torch.optim.AdamW):
         factors = torch.stack(
             [decay, beta1**missed, beta2**missed, *quadrature(history[last], group["eps"])]
         )
+        # One transfer for all of them, of numbers that the device can hold.
         factors = factors.to(_wide(embedding)).to(embedding.device)  # (7, U)
         decay, decay1, decay2, move1, epsilon1, move2, epsilon2 = factors[:, :, None]
         rows = ids.to(embedding.device)
@@ -223,9 +238,11 @@ class SparseAdamW(torch.optim.AdamW):
         state["last_step"][ids] = step
 
     def _tables(self, embedding: Tensor) -> list[Tensor]:
+        """Return the ``(V, D)`` weights and both moments."""
         return [embedding, *(self._row_state(embedding)[name] for name in MOMENT_NAMES)]
 
     def _rows(self, embedding: Tensor, ids: Tensor) -> list[Tensor]:
+        """Return ``(U, D)`` weights and moments, in float32 at least to compute with."""
         return [table[ids].to(_wide(embedding)) for table in self._tables(embedding)]
 
     def _put(self, embedding: Tensor, ids: Tensor, *rows: Tensor) -> None:
@@ -241,12 +258,17 @@ def _record(
     beta1: float,
     beta2: float,
 ) -> None:
-    """Add a step to the history by which rows that miss it will catch up."""
+    """Add a step to the history by which rows that miss it will catch up.
+
+    Row s of the history, ``(steps, 5)``, is for the rows last updated in step s: the sums over the
+    steps since then that `quadrature` takes, and the summed logarithm of the decay up to s.
+    """
     if not rate * weight_decay < 1:
         raise ValueError(
             f"lr * weight_decay must be below 1, got {rate} * {weight_decay}: lower one of the two."
         )
     if step == len(state["history"]):
+        # Doubled, so that copying it costs little however many steps there are.
         state["history"] = torch.cat([state["history"], torch.zeros_like(state["history"])])
     history = state["history"]
     history[step, LOG_DECAY] = history[step - 1, LOG_DECAY] + math.log1p(-rate * weight_decay)
@@ -257,7 +279,7 @@ def _record(
     undecayed = (history[first:step, LOG_DECAY] - history[step, LOG_DECAY]).exp()
     move = rate * unbiased / (1 - beta1**step) * momentum[-missed:] * undecayed
     epsilon = unbiased * growth[-missed:]
-    powers = torch.arange(-1, MOMENTS - 1, dtype=torch.float64)
+    powers = torch.arange(-1, MOMENTS - 1, dtype=torch.float64)  # see `quadrature`
     # Rows that were last updated before this step miss it: it belongs into the sums of all of these
     # earlier steps.
     history[first:step, :MOMENTS] += move[:, None] * epsilon[:, None] ** powers
@@ -269,7 +291,10 @@ def _decays(beta1: float, beta2: float) -> tuple[Tensor, Tensor]:
     negligible to the last, k = 1.
     """
     ratio = beta1 / math.sqrt(beta2)
-    window = max(1, math.ceil(math.log(NEGLIGIBLE) / math.log(ratio))) if ratio > 0 else 1
+    window = 1
+    # Without a first moment, a missed step moves nothing.
+    if ratio > 0:
+        window = max(1, math.ceil(math.log(NEGLIGIBLE) / math.log(ratio)))
     gaps = torch.arange(window, 0, -1, dtype=torch.float64)
     return ratio**gaps, beta2 ** (-gaps / 2)
 
@@ -283,14 +308,17 @@ def quadrature(moments: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Ten
     """
     total = moments[:, 0]
     first, second, third = (moments[:, j] / total.where(total > 0, 1.0) for j in (1, 2, 3))
-    first = first.where(total > 0, 1.0)  # no step was missed, or all at a learning rate of 0
+    # No step was missed, or all of them at a learning rate of 0.
+    first = first.where(total > 0, 1.0)
     variance = (second - first**2).clamp(min=0)
     skew = third - 3 * first * second + 2 * first**3
     # Below that, the third moment is only rounding.
     skewed = variance > 1e-12 * first**2
     offset = (skew / (2 * variance.where(skewed, 1.0))).where(skewed, 0.0)
+    # Above 0: after a single missed step both terms are the same, and the share would be 0 / 0.
     spread = (variance + offset**2).sqrt().maximum(1e-9 * first)
-    low, high = first + offset - spread, first + offset + spread
+    low = first + offset - spread
+    high = first + offset + spread
     share = (1 + offset / spread) / 2
     return total * share * low, eps * low, total * (1 - share) * high, eps * high
 
@@ -309,7 +337,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tenso
         else:
             gradients.append(parameter.grad)
     norm = torch.nn.utils.get_total_norm(gradients)
-    # Without asking whether it is too large, which would wait for the device.
+    # Not only if the norm is too large: asking for that would wait for the device.
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
         gradient.mul_(factor)
@@ -337,10 +365,11 @@ def average_row_gradients(
     longest = int(lengths.max())
     if longest == 0:
         return 0
-    missing = longest - len(ids)  # padding
+    missing = longest - len(ids)
     ids = gather(nn.functional.pad(ids, (0, missing)))
     rows = gather(nn.functional.pad(rows, (0, 0, 0, missing)))
     kept = (torch.arange(longest, device=weight.device) < lengths[:, None]).flatten()
+    # Summed by `coalesce`, where several processes have the same row.
     everyone = torch.sparse_coo_tensor(
         ids[kept][None],
         rows[kept] / processes,
@@ -354,4 +383,5 @@ def average_row_gradients(
 
 
 def _wide(weight: Tensor) -> torch.dtype:
+    """Return the dtype of computations, in which a small update of a 16-bit weight is not lost."""
     return torch.promote_types(weight.dtype, torch.float32)
