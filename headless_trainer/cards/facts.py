@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from huggingface_hub import parse_local_safetensors_file_metadata
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from ..arguments import DataArguments, ModelArguments
 from ..models.candidate_head import FILE_NAME
@@ -160,23 +160,24 @@ class RunFacts:
     uses_chat_template: bool = False  # which wrote conversations as texts
 
 
-def environment(trainer, seconds: float) -> dict[str, str | None]:
+def environment(
+    args: TrainingArguments, log_history: list[dict[str, float]], seconds: float
+) -> dict[str, str | None]:
     """Return the machine, time, memory and versions of a training run, by label.
 
     Args:
-        trainer: a trainer whose logs have the peak memory.
+        args: with the device and the number of processes.
+        log_history: the logs of the run, with the peak memory.
         seconds: the time in training steps.
     """
-    peaks = [
-        logs["peak_memory_mib"] for logs in trainer.state.log_history if "peak_memory_mib" in logs
-    ]
+    peaks = [logs["peak_memory_mib"] for logs in log_history if "peak_memory_mib" in logs]
     memory = None
     if peaks:
         # On CUDA the allocator's peak is logged, elsewhere the whole process's.
-        owner = "device" if trainer.args.device.type == "cuda" else "process"
+        owner = "device" if args.device.type == "cuda" else "process"
         memory = f"{max(peaks):,.0f} MiB of a {owner}"
     return {
-        "Hardware": hardware(trainer.args.device, trainer.args.world_size),
+        "Hardware": hardware(args.device, args.world_size),
         "Time": f"{duration(seconds)} in training steps",
         "Peak memory": memory,
         **software(),

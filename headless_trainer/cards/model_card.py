@@ -77,7 +77,9 @@ def write_model_card(
     if kind != "free_head":
         _, totals = load_token_counts(folder)
         facts["training"] = _training_facts(trainer, folder, totals, best_step)
-        facts["environment"] = card_facts.environment(trainer, totals["train_seconds"])
+        facts["environment"] = card_facts.environment(
+            args, trainer.state.log_history, totals["train_seconds"]
+        )
     write_card(
         folder,
         _name(folder, args),

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -409,7 +410,8 @@ def finish(trainer: PretrainingTrainer, evaluate: bool) -> None:
         except (OSError, ValueError) as error:
             # Held-out rows that cannot be read or scored.
             fault = error
-    run_results.finish(trainer, metrics)
+    if trainer.is_world_process_zero():
+        run_results.finish(Path(trainer.args.output_dir), trainer.state, metrics)
     write_model_card(trainer, metrics=metrics)
     if trainer.hub is not None:
         trainer.hub.push_run("End of training")  # with what was written since save_model

@@ -1,12 +1,12 @@
 """Order rows of different lengths such that training pads little."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset
-from transformers import Trainer
+from transformers import TrainingArguments
 
 # Steps whose rows are sorted by length together: more would pad less, and shuffle less.
 SORTED_TOGETHER = 50
@@ -36,23 +36,35 @@ class SimilarLengthSampler(torch.utils.data.Sampler):
     So little is padded. Rows are shuffled, sorted by length within groups of `SORTED_TOGETHER`
     optimizer steps (over all micro-batches and processes), and cut into steps, which are shuffled.
     Rows that do not fill a step are drawn before sorting, so that their lengths are typical, and
-    come last. The order depends only on the seed and the trainer's epoch, since ``set_epoch`` does
-    not reach the sampler of processes that resume within a pass.
-    https://github.com/huggingface/accelerate/blob/main/src/accelerate/data_loader.py
+    come last. The order depends only on the seed and the epoch.
+
+    Args:
+        lengths: ``(N,)``, of the rows.
+        rows_of_step: over all micro-batches and processes.
+        args: with the seed.
+        epoch: returns the finished passes, with the share of the one that has begun; None before
+            the first. It is asked at each pass: ``set_epoch`` does not reach the sampler of
+            processes that resume within one.
+            https://github.com/huggingface/accelerate/blob/main/src/accelerate/data_loader.py
     """
 
-    def __init__(self, trainer: Trainer, lengths: np.ndarray):
-        args = trainer.args
-        self.trainer = trainer
-        self.lengths = lengths  # (N,)
-        self.rows_of_step = trainer.get_total_train_batch_size(args)
+    def __init__(
+        self,
+        lengths: np.ndarray,
+        rows_of_step: int,
+        args: TrainingArguments,
+        epoch: Callable[[], float | None],
+    ):
+        self.lengths = lengths
+        self.rows_of_step = rows_of_step
         self.seed = args.seed if args.data_seed is None else args.data_seed
+        self.epoch = epoch
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[int]:
-        generator = np.random.default_rng([self.seed, int(self.trainer.state.epoch or 0)])
+        generator = np.random.default_rng([self.seed, int(self.epoch() or 0)])
         order = generator.permutation(len(self.lengths))
         end = len(order) - len(order) % self.rows_of_step  # of the rows that fill steps
         group_size = self.rows_of_step * SORTED_TOGETHER

@@ -122,7 +122,12 @@ class ClassificationTrainer(Trainer):
 
     def _get_train_sampler(self, train_dataset=None):
         dataset = self.train_dataset if train_dataset is None else train_dataset
-        return SimilarLengthSampler(self, _lengths_of(dataset))
+        return SimilarLengthSampler(
+            _lengths_of(dataset),
+            self.get_total_train_batch_size(self.args),
+            self.args,
+            epoch=lambda: self.state.epoch,
+        )
 
     def _get_eval_sampler(self, eval_dataset):
         lengths = _lengths_of(eval_dataset)  # (N,)

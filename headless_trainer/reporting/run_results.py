@@ -4,6 +4,8 @@ import json
 import logging
 from pathlib import Path
 
+from transformers import TrainerState
+
 from ..files.whole import write_whole
 from ..measures import PICTURE, shown_in
 from ..presentation import pictures
@@ -12,21 +14,18 @@ from .curves import curves
 logger = logging.getLogger(__name__)
 
 
-def finish(trainer, metrics: dict[str, float]) -> None:
+def finish(folder: Path, state: TrainerState, metrics: dict[str, float]) -> None:
     """Write the last evaluation and the loss picture into the output folder.
 
     Errors are only warned of, as the model is saved.
     """
-    if not trainer.is_world_process_zero():
-        return
-    folder = Path(trainer.args.output_dir)
     try:
         if metrics:
             # With its step: a later training in this folder may end without an evaluation.
-            results = metrics | {"step": trainer.state.global_step}
+            results = metrics | {"step": state.global_step}
             content = json.dumps(results, indent=2) + "\n"
             write_whole(folder / "eval_results.json", content.encode())
-        draw_loss(trainer.state.log_history, folder / "loss.png")
+        draw_loss(state.log_history, folder / "loss.png")
     except Exception as error:  # noqa: BLE001
         logger.warning(
             "The model is saved in %s, but its report could not be written: %s", folder, error

@@ -402,7 +402,12 @@ class PretrainingTrainer(Trainer):
         if self.args.train_sampling_strategy != "group_by_length" or not hasattr(rows, "__len__"):
             return super()._get_train_sampler(rows)
         # The parent's sampler changes the order in a run that resumes in a later epoch.
-        return SimilarLengthSampler(self, row_lengths(rows, self.args.length_column_name))
+        return SimilarLengthSampler(
+            row_lengths(rows, self.args.length_column_name),
+            self.get_total_train_batch_size(self.args),
+            self.args,
+            epoch=lambda: self.state.epoch,
+        )
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device

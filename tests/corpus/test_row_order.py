@@ -10,9 +10,8 @@ from headless_trainer.corpus.row_order import SimilarLengthSampler, row_lengths
 
 
 def order_of(lengths: np.ndarray, rows: int, seed: int, epoch: float | None) -> list[int]:
-    args, state = SimpleNamespace(seed=7, data_seed=seed), SimpleNamespace(epoch=epoch)
-    trainer = SimpleNamespace(args=args, state=state, get_total_train_batch_size=lambda args: rows)
-    sampler = SimilarLengthSampler(trainer, lengths)
+    args = SimpleNamespace(seed=7, data_seed=seed)
+    sampler = SimilarLengthSampler(lengths, rows, args, epoch=lambda: epoch)
     assert len(sampler) == len(lengths)
     return list(sampler)
 
