@@ -132,6 +132,16 @@ def test_wordpiece_is_the_same_in_every_process():
     )
 
 
+def test_letters_take_a_quarter_of_a_wordpiece_vocabulary_the_most_frequent_first():
+    """So that a script with thousands of characters leaves room for words."""
+    letters = "αβγδεζηθικλμνξοπρστυφχψω"
+    texts = [" ".join(letters[: len(letters) - i]) for i in range(len(letters))]
+    # Five special tokens and forty others.
+    tokenizer = train_tokenizer(texts, kind="wordpiece", task="mlm", vocab_size=45)
+    kept = set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)
+    assert kept == set("αβγδεζηθικ")
+
+
 def test_too_little_and_too_much_text_warn(caplog, monkeypatch):
     tokenizer = train_tokenizer(["abc abc"], vocab_size=5000)
     assert f"vocab_size is 5000 but the texts yield only {len(tokenizer)} tokens" in caplog.text
