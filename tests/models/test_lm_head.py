@@ -189,6 +189,8 @@ def test_init_embeddings_is_the_plain_projection(kind, ids, tmp_path):
 
 NO_NORM = "model .*ForCausalLM does not end in a LayerNorm .*'embeddings'"
 MODERN = LLAMA | {"vocab_size": VOCAB, "cls_token_id": 2, "sep_token_id": 3}
+# Its last LayerNorm has a gain but no bias, into which log q could go.
+NO_BIAS = {"d_model": WIDTH, "n_heads": 2, "n_layers": 2, "max_seq_len": 32, "vocab_size": VOCAB}
 # By a trunk's LayerNorm, which the head's dense layer has no bias to undo.
 SHIFTED = MODERN | {"norm_bias": True}
 
@@ -197,6 +199,7 @@ SHIFTED = MODERN | {"norm_bias": True}
     *((name, {}, {}, NO_NORM) for name in (*RMS_NORM, "nemotron")),
     ("opt", {"_remove_final_layer_norm": True}, {}, NO_NORM),
     ("opt", {"word_embed_proj_dim": 8}, {}, NO_NORM),
+    ("mpt", NO_BIAS, {}, NO_NORM),
     ("vit", DECODER | {"image_size": 32}, {}, "no token embedding"),
     ("clip_text_model", DECODER | {"vocab_size": VOCAB}, {}, "model CLIPTextModel has no language-modelling head"),
     *(("modernbert-decoder", SHIFTED, {"init": init}, "ModernBertDecoderForCausalLM has layers between")
