@@ -12,7 +12,7 @@ from ..objective.masking import IGNORE_INDEX, LEARNED_MASKS
 # Column in which TRL writes how many tokens each of the documents packed into a row has, and the
 # column that is made of it: the position of each token in its document.
 LENGTHS = "seq_lengths"
-PLACES = "document_positions"
+POSITIONS = "document_positions"
 # Columns with one value per token, and the values that pad them.
 PADDING = {
     "input_ids": 0,  # without a tokenizer
@@ -21,7 +21,7 @@ PADDING = {
     "special_tokens_mask": 1,
     "position_ids": 0,
     "labels": IGNORE_INDEX,
-    PLACES: 0,
+    POSITIONS: 0,
     **dict.fromkeys(LEARNED_MASKS, 0),
 }
 # Other columns that tokenizers add for each token. They do not concern the targets.
@@ -71,7 +71,7 @@ class PaddingCollator:
                 column that would be dropped has a number for each token, or if the lengths of a
                 row's documents do not add up to its own.
         """
-        rows = [_with_places(row, number) for number, row in enumerate(rows)]
+        rows = [_with_positions(row, number) for number, row in enumerate(rows)]
         columns = self._columns(rows)
         lengths = np.array([len(row["input_ids"]) for row in rows])
         if lengths.min() == 0:
@@ -110,7 +110,9 @@ class PaddingCollator:
         for number, (row, length) in enumerate(zip(rows, lengths, strict=True)):
             values = np.asarray(row[name])
             if values.shape != (length,):
-                count = f"{len(values)} values" if values.ndim else f"the one value {values}"
+                count = f"the one value {values}"
+                if values.ndim:
+                    count = f"{len(values)} values"
                 raise ValueError(
                     f"Column {name!r} of row {number} has {count} for {length} tokens: remove the "
                     "column."
@@ -140,7 +142,7 @@ class PaddingCollator:
                 )
 
 
-def _with_places(row: dict, number: int) -> dict:
+def _with_positions(row: dict, number: int) -> dict:
     """Return a row with the position of each token in its document, if it has their lengths."""
     if LENGTHS not in row:
         return row
@@ -152,10 +154,10 @@ def _with_places(row: dict, number: int) -> dict:
             f"Column {LENGTHS!r} of row {number} is {lengths.tolist()!s:.300}, but must hold the "
             f"lengths of the documents in its {tokens} tokens: change it, or remove the column."
         )
-    return {**row, PLACES: places_of(lengths)}
+    return {**row, POSITIONS: positions_in_documents(lengths)}
 
 
-def places_of(lengths: np.ndarray) -> np.ndarray:
+def positions_in_documents(lengths: np.ndarray) -> np.ndarray:
     """Return the position of each token in its document, from the documents' lengths."""
     starts = lengths.cumsum() - lengths
     return np.arange(lengths.sum()) - np.repeat(starts, lengths)

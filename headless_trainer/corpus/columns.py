@@ -47,7 +47,9 @@ class TextColumn:
         if is_empty(column.type):
             return pa.chunked_array([pa.nulls(len(column), pa.string())])
         if self.template is not None or not is_text(column.type):
-            content = "text" if self.template is None else "conversations"
+            content = "conversations"
+            if self.template is None:
+                content = "text"
             raise ValueError(
                 f"text_column {self.name!r} must hold {content} everywhere in {source}, "
                 f"not {_shown(column.type)}."
@@ -168,11 +170,15 @@ def _one_type(
     takes_conversations = bool(conversations) and text_column is not None
     for source, schema in schemas.items():
         column_type = schema.field(name).type
-        fits = holds_conversations(column_type) if takes_conversations else is_text(column_type)
+        fits = is_text(column_type)
+        if takes_conversations:
+            fits = holds_conversations(column_type)
         if not fits and not is_empty(column_type):
             reason = f"{name!r} is {_shown(column_type)} in {source}"
             raise ValueError(_refusal(text_column, reason, types))
-    return conversations[0] if takes_conversations else pa.string()
+    if takes_conversations:
+        return conversations[0]
+    return pa.string()
 
 
 def _refusal(text_column: str | None, reason: str, types: dict[str, list[pa.DataType]]) -> str:
@@ -232,4 +238,6 @@ def _listing(types: dict[str, list[pa.DataType]]) -> str:
 
 def _shown(column_type: pa.DataType) -> str:
     text = str(column_type)
-    return text if len(text) <= _LONGEST_TYPE else f"{text[:_LONGEST_TYPE]}..."
+    if len(text) <= _LONGEST_TYPE:
+        return text
+    return f"{text[:_LONGEST_TYPE]}..."

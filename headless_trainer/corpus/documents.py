@@ -402,7 +402,9 @@ def rows_without_text(counts: dict[str, RowCounts], column: TextColumn | None) -
         return None
     rows = sum(row_counts.rows for row_counts in counts.values())
     without_text = sum(row_counts.without_text for row_counts in counts.values())
-    others = f" and {len(affected) - 1:,} others" if len(affected) > 1 else ""
+    others = ""
+    if len(affected) > 1:
+        others = f" and {len(affected) - 1:,} others"
     return (
         f"{without_text:,} of {rows:,} rows have no text in the column {column.name!r} and are "
         f"skipped, in {affected[0]}{others}."

@@ -18,7 +18,7 @@ class Encoded(NamedTuple):
 
     ids: np.ndarray  # int32 ``(tokens,)``, of one document after the other
     lengths: np.ndarray  # int64 ``(documents,)``
-    doubled: int = 0  # documents that had a token of their own where the tokenizer adds it
+    doubled: int = 0  # documents that already had the token that the tokenizer adds there
 
 
 class DocumentEncoder:
@@ -61,6 +61,7 @@ class DocumentEncoder:
             return encoded
         ids, lengths, doubled = encoded
         ends = lengths.cumsum()
+        # With one more id, so that index -1, of a first document without tokens, exists.
         last = np.append(ids, -1)[ends - 1]
         open_ended = (lengths == 0) | ~np.isin(last, self.closing_ids)
         ids = np.insert(ids, ends[open_ended], self.eos_token_id)
@@ -108,18 +109,19 @@ class DocumentEncoder:
         twice_before = np.zeros(len(lengths), bool)
         twice_after = np.zeros(len(lengths), bool)
         if before:
-            # What was added fills the first places: it is compared with what follows it.
+            # What was added stands first: it is compared with what follows it.
             is_long = lengths >= 2 * len(before) + len(after)
             twice_before[is_long] = _is_at(before, ids, starts[is_long] + len(before))
         if after:
+            # Without what is dropped in front, which must not be taken for the end as well.
             rest = np.where(twice_before, lengths - len(before), lengths)
             is_long = rest >= len(before) + 2 * len(after)
             twice_after[is_long] = _is_at(after, ids, ends[is_long] - 2 * len(after))
         stays = np.ones(len(ids), bool)
-        for place in range(len(before)):
-            stays[starts[twice_before] + place] = False
-        for place in range(1, len(after) + 1):
-            stays[ends[twice_after] - place] = False
+        for offset in range(len(before)):
+            stays[starts[twice_before] + offset] = False
+        for offset in range(1, len(after) + 1):
+            stays[ends[twice_after] - offset] = False
         lengths = np.where(twice_before, lengths - len(before), lengths)
         lengths = np.where(twice_after, lengths - len(after), lengths)
         return Encoded(ids[stays], lengths, int(np.count_nonzero(twice_before | twice_after)))
@@ -141,6 +143,6 @@ def _backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
 def _is_at(pattern: list[int], ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Return whether ``ids`` hold a pattern at each of ``(N,)`` starts, ``(N,)`` bool."""
     matches = np.ones(len(starts), bool)
-    for place, token in enumerate(pattern):
-        matches &= ids[starts + place] == token
+    for offset, token in enumerate(pattern):
+        matches &= ids[starts + offset] == token
     return matches

@@ -26,7 +26,7 @@ from transformers.utils.logging import warning_once
 from ..arguments import DataArguments, HeadlessTrainingArguments
 from ..objective.masking import IGNORE_INDEX, LEARNED_MASKS
 from ..signals.workers import with_following_workers
-from .collator import LENGTHS, PLACES, places_of
+from .collator import LENGTHS, POSITIONS, positions_in_documents
 from .documents import BATCH_BYTES, DOCUMENTS_AT_ONCE, TextStream, batches_by_size
 from .encoding import DocumentEncoder, Encoded
 from .row_cache import ROWS_VERSION, cache_folder, find_or_write
@@ -126,8 +126,8 @@ def tokenize_and_pack(
     )
     features = datasets.Features({"input_ids": row_type})
     if not isinstance(texts, Dataset):
-        given = {"texts": texts, "tokenizer": tokenizer, "settings": settings}
-        return IterableDataset.from_generator(_stream_rows, features=features, gen_kwargs=given)
+        arguments = {"texts": texts, "tokenizer": tokenizer, "settings": settings}
+        return IterableDataset.from_generator(_stream_rows, features=features, gen_kwargs=arguments)
 
     def tables() -> Iterator[tuple[pa.Table]]:
         encoded = _encoded_batches(texts, encoder, num_proc or available_processors())
@@ -246,7 +246,7 @@ def cut_documents(
     A last token that closes a document is kept.
     """
     kept = np.minimum(lengths, max_seq_length)
-    position = places_of(lengths)
+    position = positions_in_documents(lengths)
     closed = np.isin(ids[lengths.cumsum() - 1], closing_ids)
     # The first tokens of a document and, in place of the last of them, the one that closes it.
     stays = (position < np.repeat(kept - closed, lengths)) | (
@@ -273,13 +273,15 @@ def shared_rows(documents: Iterable[np.ndarray], max_seq_length: int) -> Iterato
     numbers = itertools.count()
     for document in documents:
         # A pair without a number sorts before those with one: the fullest row with enough room.
-        place = bisect.bisect_left(open_rows, (len(document),))
-        if place < len(open_rows):
-            room, number, row = open_rows.pop(place)
+        index = bisect.bisect_left(open_rows, (len(document),))
+        if index < len(open_rows):
+            room, number, row = open_rows.pop(index)
         else:
             if len(open_rows) == _OPEN_ROWS:
                 yield np.concatenate(open_rows.pop(0)[2])
-            room, number, row = max_seq_length, next(numbers), []
+            room = max_seq_length
+            number = next(numbers)
+            row = []
         row.append(document)
         room -= len(document)
         if room:
@@ -300,8 +302,11 @@ def _stream_rows(
         yield {"input_ids": ids}
 
 
-def available_processors() -> int:  # a container or a job scheduler may allow only some
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def available_processors() -> int:
+    # A container or a job scheduler may allow only some. macOS has no such function.
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _encoded_batches(texts: Dataset, encoder: DocumentEncoder, num_proc: int) -> Iterator[Encoded]:
@@ -310,6 +315,7 @@ def _encoded_batches(texts: Dataset, encoder: DocumentEncoder, num_proc: int) ->
     texts = texts.with_format("arrow")
     sizes = pc.fill_null(pc.binary_length(texts.data.column("text")), 0).to_numpy()
     ranges: Any = list(batches_by_size(sizes, BATCH_BYTES, DOCUMENTS_AT_ONCE))
+    # A process needs several batches, or starting it costs more than it saves.
     workers = min(num_proc, len(ranges) // 4)
     # Results are held in memory if the disk is slower than the cores.
     prefetched: int | None = 4
@@ -331,11 +337,11 @@ def _encoded_batches(texts: Dataset, encoder: DocumentEncoder, num_proc: int) ->
             progress.update(stop - start)
 
 
-def _encode_range(texts: Dataset, encode: DocumentEncoder, places: tuple[int, int]) -> Encoded:
+def _encode_range(texts: Dataset, encode: DocumentEncoder, bounds: tuple[int, int]) -> Encoded:
     if torch.utils.data.get_worker_info():
         # There are as many workers as processors already.
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    documents = texts[slice(*places)]["text"].to_pylist()
+    documents = texts[slice(*bounds)]["text"].to_pylist()
     return encode([document for document in documents if document and not document.isspace()])
 
 
@@ -349,15 +355,15 @@ def check_token_ids(
     first rows.
     """
     if isinstance(rows, Dataset):
-        largest, arrays = (
-            -1,
-            (columns["input_ids"] for columns, _ in token_arrays(rows.select_columns("input_ids"))),
-        )
+        largest = -1
+        columns_of_rows = token_arrays(rows.select_columns("input_ids"))
+        arrays = (columns["input_ids"] for columns, _ in columns_of_rows)
     else:
         # The tokenizer makes the ids of a stream, most of which is not read here.
         largest = id_count(tokenizer) - 1
         arrays = (np.asarray(row["input_ids"]) for row in itertools.islice(rows, _FIRST_ROWS))
-    tokens = unknown = 0
+    tokens = 0
+    unknown = 0
     # A token that only means unknown: GPT-2's also ends texts.
     has_unknown = list(tokenizer.special_tokens_map.values()).count(tokenizer.unk_token) == 1
     for ids in arrays:
@@ -417,15 +423,15 @@ def target_counts(
         if task == "clm":
             # Nothing stands before the first token of a row, and so predicts it.
             predicted[bounds[:-1][np.diff(bounds) > 0]] = False
-            places = columns.get("position_ids", columns.get(PLACES))
-            has_places = places is not None
+            positions = columns.get("position_ids", columns.get(POSITIONS))
+            has_positions = positions is not None
             ended = np.zeros(len(ids), bool)
-            if has_places:
+            if has_positions:
                 # Position 0 begins a document, which the one before it does not predict.
-                predicted &= places != 0
+                predicted &= positions != 0
             else:
                 ended |= np.isin(ids, ends)
-            if "labels" not in columns or (isolate and not has_places):
+            if "labels" not in columns or (isolate and not has_positions):
                 ended |= columns.get("attention_mask", 1) == 0
             predicted[1:] &= ~ended[:-1]
         counts += np.bincount(targets[predicted], minlength=num_embeddings)
@@ -461,11 +467,11 @@ def token_arrays(dataset: Dataset) -> Iterator[tuple[dict[str, np.ndarray], np.n
         }
         if LENGTHS in read:
             documents = table[LENGTHS].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-            arrays[PLACES] = places_of(documents)
-            if len(arrays[PLACES]) != bounds[-1]:
+            arrays[POSITIONS] = positions_in_documents(documents)
+            if len(arrays[POSITIONS]) != bounds[-1]:
                 raise ValueError(
                     f"Column {LENGTHS!r} of rows {first} to {first + len(table) - 1} holds lengths "
-                    f"of {len(arrays[PLACES])} tokens in all, and the rows have {bounds[-1]}: "
+                    f"of {len(arrays[POSITIONS])} tokens in all, and the rows have {bounds[-1]}: "
                     "change it, or remove the column."
                 )
         yield arrays, bounds
@@ -484,5 +490,7 @@ def first_rows(dataset: Dataset | IterableDataset, count: int | None) -> Dataset
     """
     if count is None:
         return dataset
-    # datasets 4.5 refuses to take more rows than there are
-    return dataset.take(min(count, len(dataset)) if isinstance(dataset, Dataset) else count)
+    if isinstance(dataset, Dataset):
+        # datasets 4.5 refuses to take more rows than there are.
+        count = min(count, len(dataset))
+    return dataset.take(count)

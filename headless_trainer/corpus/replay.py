@@ -26,7 +26,7 @@ def mix_rows(new: Dataset, old: Dataset, share: float, seed: int) -> Dataset:
             f"{len(old):,} earlier ones: raise it, or give more text."
         )
     total = len(new) + old_count
-    # Old rows before each place.
+    # How many old rows stand before each row of the result: they are spread evenly.
     before = np.arange(total + 1) * old_count // total
     is_old = np.diff(before) == 1  # (total,)
     rows = np.empty(total, np.int64)

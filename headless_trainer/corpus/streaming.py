@@ -18,7 +18,7 @@ from .encoding import DocumentEncoder
 from .packing import cut_documents, documents_of, shared_rows
 
 # Column of a row, and entry of a batch, with the position of the stream after it.
-PLACE = "stream_place"
+POSITION = "stream_place"
 # Documents, and their bytes: enough for a fast encoder, few enough for an early first row.
 _ENCODED_AT_ONCE = 256
 _ENCODED_BYTES = 1_000_000
@@ -27,7 +27,7 @@ _FILES_FOR_EACH_READER = 16
 _UNSHUFFLED_BLOCK = 1000  # documents read at a time in the files' order
 
 
-class Place(NamedTuple):
+class ReaderPosition(NamedTuple):
     """The position of a reader in the stream: its next token."""
 
     epoch: int = 0  # finished passes over the texts
@@ -47,9 +47,9 @@ class PackedStream(torch.utils.data.IterableDataset):
     reader, each reads whole files; with fewer, each reads all files and keeps every n-th document.
     Rows cross documents, blocks and passes.
 
-    Each row carries the `Place` after it. So a batch knows the position of its reader, however far
-    workers have read ahead, and a reader that starts at that position yields the next row: it
-    rereads the files up to its block, without decoding or encoding what it skips.
+    Each row carries the `ReaderPosition` after it. So a batch knows the position of its reader,
+    however far workers have read ahead, and a reader that starts at that position yields the next
+    row: it rereads the files up to its block, without decoding or encoding what it skips.
 
     Args:
         texts: documents from `load_texts`, or any stream with the column "text", whose texts a
@@ -102,7 +102,7 @@ class PackedStream(torch.utils.data.IterableDataset):
         """
         self.process = process
         self.processes = processes
-        self.places = [Place()] * workers
+        self.positions = [ReaderPosition()] * workers
         self.next_reader = 0
 
     def settings(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class PackedStream(torch.utils.data.IterableDataset):
         """
         return {
             "number of processes": self.processes,
-            "dataloader_num_workers": len(self.places),
+            "dataloader_num_workers": len(self.positions),
             "number of files": len(self.texts.sources),
             "sample_by and text_column": self.texts.read_by,
             "hash of the files": self.fingerprint,
@@ -127,8 +127,9 @@ class PackedStream(torch.utils.data.IterableDataset):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the positions of this process's readers, and whose turn it is, as numbers."""
-        places = [place._asdict() for place in self.places]
-        return {"settings": self.settings(), "next_reader": self.next_reader, "places": places}
+        positions = [position._asdict() for position in self.positions]
+        # The name "places" stands in checkpoints, so it stays.
+        return {"settings": self.settings(), "next_reader": self.next_reader, "places": positions}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise ValueError if `state_dict` was taken under other settings.
@@ -155,13 +156,13 @@ class PackedStream(torch.utils.data.IterableDataset):
         """Resume where `state_dict` was taken; raise ValueError as `check_state` does."""
         self.check_state(state)
         self.next_reader = state["next_reader"]
-        self.places = [Place(**place) for place in state["places"]]
+        self.positions = [ReaderPosition(**position) for position in state["places"]]
 
-    def advance(self, place: torch.Tensor) -> None:
-        """Record that a batch was used: ``place`` is its entry `PLACE`, ``(6,)`` int64."""
-        reader, *numbers = place.tolist()
-        self.places[reader] = Place(*numbers)
-        self.next_reader = (reader + 1) % len(self.places)
+    def advance(self, position: torch.Tensor) -> None:
+        """Record that a batch was used: ``position`` is its entry `POSITION`, ``(6,)`` int64."""
+        reader, *numbers = position.tolist()
+        self.positions[reader] = ReaderPosition(*numbers)
+        self.next_reader = (reader + 1) % len(self.positions)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = torch.utils.data.get_worker_info()
@@ -170,85 +171,93 @@ class PackedStream(torch.utils.data.IterableDataset):
             os.environ["TOKENIZERS_PARALLELISM"] = "false"
         # The loader takes batches from its workers in turn, beginning with the first. That becomes
         # the reader whose turn it is.
-        after_first = 0 if worker is None else worker.id
-        reader = (self.next_reader + after_first) % len(self.places)
-        for ids, place in self._rows(reader):
-            yield {"input_ids": ids, PLACE: (reader, *place)}
+        after_first = 0
+        if worker is not None:
+            after_first = worker.id
+        reader = (self.next_reader + after_first) % len(self.positions)
+        for ids, position in self._rows(reader):
+            yield {"input_ids": ids, POSITION: (reader, *position)}
 
-    def _rows(self, reader: int) -> Iterator[tuple[np.ndarray, Place]]:
+    def _rows(self, reader: int) -> Iterator[tuple[np.ndarray, ReaderPosition]]:
         """Yield the rows of one reader from its position on, with the position after each.
 
         A row is int32 ``(tokens,)``.
         """
         encode = DocumentEncoder(self.tokenizer)
-        place = self.places[reader]
+        position = self.positions[reader]
         # One reader speaks for all.
         is_told = self.process > 0 or reader > 0
         carried = np.empty(0, np.int32)
         while True:
-            begun = place
+            begun = position
             tokens = 0
-            for place, documents in self._documents(begun, reader):
+            for position, documents in self._documents(begun, reader):
                 ids, lengths, doubled = encode(documents)
                 if doubled and not is_told:
                     encode.warn_of_doubled(doubled, f"{len(documents)}")
                     is_told = True
                 tokens += len(ids)
                 if self.line_by_line:
-                    yield from self._lines(ids, lengths, encode.closing_ids, place)
+                    yield from self._lines(ids, lengths, encode.closing_ids, position)
                 else:
                     # The first tokens of the document at this position are in earlier rows, or
                     # carried: the document begins that far before what is left of it.
-                    starts = len(carried) - place.token + np.append(0, lengths.cumsum())
-                    ids = np.concatenate((carried, ids[place.token :]))
-                    yield from self._packed(ids, starts, place)
+                    starts = len(carried) - position.token + np.append(0, lengths.cumsum())
+                    ids = np.concatenate((carried, ids[position.token :]))
+                    yield from self._packed(ids, starts, position)
                     carried = ids[len(ids) - len(ids) % self.max_seq_length :]
-            shortest_row = 1 if self.line_by_line else self.max_seq_length
-            is_whole_pass = begun == Place(begun.epoch)
+            shortest_row = self.max_seq_length
+            if self.line_by_line:
+                shortest_row = 1
+            # Of a pass that was resumed, only the rest was read.
+            is_whole_pass = begun == ReaderPosition(begun.epoch)
             if is_whole_pass and tokens < shortest_row:
                 raise ValueError(
                     f"max_seq_length is {self.max_seq_length} but a reader of the stream finds "
                     f"{tokens} tokens in all texts, less than one row. Add text, lower "
                     "--max_seq_length, or use fewer --dataloader_num_workers."
                 )
-            place = Place(begun.epoch + 1)
+            position = ReaderPosition(begun.epoch + 1)
 
     def _packed(
-        self, ids: np.ndarray, starts: np.ndarray, place: Place
-    ) -> Iterator[tuple[np.ndarray, Place]]:
+        self, ids: np.ndarray, starts: np.ndarray, position: ReaderPosition
+    ) -> Iterator[tuple[np.ndarray, ReaderPosition]]:
         """Cut ``ids`` into full rows.
 
-        ``starts`` are the documents' starts in it, from ``place`` on, and the end.
+        ``starts`` are the documents' starts in it, from ``position`` on, and the end.
         """
         for end in range(self.max_seq_length, len(ids) + 1, self.max_seq_length):
-            used_up = int(np.searchsorted(starts[1:], end, side="right"))  # documents
-            after = place._replace(
-                document=place.document + used_up, token=int(end - starts[used_up])
+            # From the right: a document that ends with the row is used up.
+            used_up = int(np.searchsorted(starts[1:], end, side="right"))
+            after = position._replace(
+                document=position.document + used_up, token=int(end - starts[used_up])
             )
             yield ids[end - self.max_seq_length : end], after
 
     def _lines(
-        self, ids: np.ndarray, lengths: np.ndarray, closing_ids: list[int], place: Place
-    ) -> Iterator[tuple[np.ndarray, Place]]:
-        """Yield documents that begin at ``place``, cut to a row, with the position after each."""
+        self, ids: np.ndarray, lengths: np.ndarray, closing_ids: list[int], position: ReaderPosition
+    ) -> Iterator[tuple[np.ndarray, ReaderPosition]]:
+        """Yield documents from ``position`` on, cut to a row, with the position after each."""
         filled = np.flatnonzero(lengths)
         cut = cut_documents(ids, lengths[filled], closing_ids, self.max_seq_length)
         documents = documents_of([cut])
         if not self.share_rows:
             for number, row in zip(filled.tolist(), documents, strict=True):
-                yield row, place._replace(document=place.document + number + 1)
+                yield row, position._replace(document=position.document + number + 1)
             return
         rows = list(shared_rows(documents, self.max_seq_length))
-        for number, row in enumerate(rows[place.token :], place.token + 1):
+        for number, row in enumerate(rows[position.token :], position.token + 1):
             if number < len(rows):
-                yield row, place._replace(token=number)
+                yield row, position._replace(token=number)
             else:
-                yield row, place._replace(document=place.document + len(lengths), token=0)
+                yield row, position._replace(document=position.document + len(lengths), token=0)
 
-    def _documents(self, begun: Place, reader: int) -> Iterator[tuple[Place, list[str]]]:
+    def _documents(
+        self, begun: ReaderPosition, reader: int
+    ) -> Iterator[tuple[ReaderPosition, list[str]]]:
         """Yield a reader's documents of one pass, some at a time, with the first's position."""
-        readers = self.processes * len(self.places)
-        number = self.process * len(self.places) + reader  # of the reader among all processes
+        readers = self.processes * len(self.positions)
+        number = self.process * len(self.positions) + reader  # of the reader among all processes
         files = np.arange(len(self.texts.sources))
         is_shuffled = self.shuffle_buffer_size > 1
         if is_shuffled:
@@ -258,32 +267,38 @@ class PackedStream(torch.utils.data.IterableDataset):
         by_file = len(files) >= _FILES_FOR_EACH_READER * readers
         if by_file:
             files = files[number::readers]
-        size = self.shuffle_buffer_size if is_shuffled else _UNSHUFFLED_BLOCK
+        size = _UNSHUFFLED_BLOCK
+        if is_shuffled:
+            size = self.shuffle_buffer_size
         for file in range(begun.file, len(files)):
-            first = begun.block if file == begun.file else 0
+            first = 0
+            if file == begun.file:
+                first = begun.block
             for block, texts in enumerate(self.texts.blocks(int(files[file]), size, first), first):
-                place = Place(begun.epoch, file, block)
+                position = ReaderPosition(begun.epoch, file, block)
                 order = np.arange(len(texts))
                 if is_shuffled:
-                    order = np.random.default_rng((1, self.seed, *place[:3])).permutation(order)
+                    order = np.random.default_rng((1, self.seed, *position[:3])).permutation(order)
                 if not by_file:
                     # Change who gets the first document, so that small blocks reach everyone.
                     order = order[(number - file - block) % readers :: readers]
-                if place[:3] == begun[:3]:
+                if position[:3] == begun[:3]:
                     # The block in which a resumed pass goes on.
-                    place = begun
-                order = order[place.document :]
+                    position = begun
+                order = order[position.document :]
                 sizes = pc.binary_length(texts).to_numpy()[order]
                 for start, stop in batches_by_size(sizes, _ENCODED_BYTES, _ENCODED_AT_ONCE):
-                    yield place, texts.take(order[start:stop]).to_pylist()
-                    place = place._replace(document=place.document + stop - start, token=0)
+                    yield position, texts.take(order[start:stop]).to_pylist()
+                    position = position._replace(document=position.document + stop - start, token=0)
             if begun.epoch == 0 and (by_file or number == 0):
                 # One reader of each file says it.
                 self.texts.warn_of_rows_without_text(int(files[file]))
 
 
-def collate_placed(collate: Callable[[list[dict]], dict], rows: list[dict]) -> dict:
-    """Collate rows of a `PackedStream`; the batch has the position of its last row as `PLACE`."""
-    without_places = [{name: value for name, value in row.items() if name != PLACE} for row in rows]
-    batch = collate(without_places)
-    return batch | {PLACE: torch.tensor(rows[-1][PLACE])}
+def collate_with_position(collate: Callable[[list[dict]], dict], rows: list[dict]) -> dict:
+    """Collate rows of a `PackedStream`; the batch has its last row's position as `POSITION`."""
+    without_positions = [
+        {name: value for name, value in row.items() if name != POSITION} for row in rows
+    ]
+    batch = collate(without_positions)
+    return batch | {POSITION: torch.tensor(rows[-1][POSITION])}

@@ -67,9 +67,13 @@ def train_tokenizer(
     ):
         if value not in choices:
             raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")
-    specials = dict(_CLM_SPECIALS if task == "clm" else _MLM_SPECIALS)
+    # Copies, since an entry may be added below.
+    specials = dict(_MLM_SPECIALS)
+    if task == "clm":
+        specials = dict(_CLM_SPECIALS)
     if task == "clm" and kind != "bpe":
-        specials["unk_token"] = "[UNK]"  # an unknown word must not look like the end of a document
+        # An unknown word must not look like the end of a document.
+        specials["unk_token"] = "[UNK]"
     if iter(texts) is texts and kind == "wordpiece":
         # WordPiece reads its texts twice.
         texts = list(texts)
@@ -157,6 +161,7 @@ def _trained_wordpiece(reader: "_Reader", vocab_size: int, specials: list[str]) 
         limit_alphabet=len(letters),
     )
     backend.train_from_iterator(reader, trainer)
+    # Made anew from the vocabulary, in which the letters are ordinary tokens again.
     backend = untrained(backend.get_vocab())
     backend.add_special_tokens(specials)
     return backend

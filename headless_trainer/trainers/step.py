@@ -28,7 +28,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..arguments import HeadlessTrainingArguments
-from ..corpus.collator import LENGTHS, PADDING, PLACES
+from ..corpus.collator import LENGTHS, PADDING, POSITIONS
 from ..models.trunk import input_embedding
 from ..objective.masking import (
     IGNORE_INDEX,
@@ -46,7 +46,7 @@ from .pools import Shares
 # A batch carries its `MicroBatch` under this name, which no column of a dataset has.
 CARRIED = "headless_trainer.micro_batch"
 # Columns of a batch that describe its tokens and that not every trunk accepts.
-TOKEN_COLUMNS = ("labels", "special_tokens_mask", PLACES, *LEARNED_MASKS)
+TOKEN_COLUMNS = ("labels", "special_tokens_mask", POSITIONS, *LEARNED_MASKS)
 # Entries of a batch that reach layers through a forward's ``**kwargs``.
 KNOWN_ENTRIES = ("seq_idx",)
 # Every run masks held-out rows alike; otherwise each seed of a comparison would be scored on other
@@ -162,10 +162,10 @@ class TargetMaker:
                 "'labels'."
             )
         self._refuse_unread(inputs)
-        places = batch.get(PLACES)
+        positions = batch.get(POSITIONS)
         if self.isolation is not None:
-            self.isolation.add(inputs, device or batch["input_ids"].device, places)
-        elif places is not None:
+            self.isolation.add(inputs, device or batch["input_ids"].device, positions)
+        elif positions is not None:
             raise ValueError(
                 f"Rows have the column {LENGTHS!r}, of documents packed into a row, but "
                 "isolate_documents is False, so that they would be read as one text: set "

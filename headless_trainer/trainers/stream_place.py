@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainingArguments
 
-from ..corpus.streaming import PLACE, PackedStream, collate_placed
+from ..corpus.streaming import POSITION, PackedStream, collate_with_position
 from .data_loading import own_loader
 
 STATE_NAME = "stream_{}.json"  # of each process
@@ -35,13 +35,13 @@ class StreamPlace(TrainerCallback):
             self.stream,
             self.args.dataloader_num_workers,
             batch_size=batch_size,
-            collate_fn=functools.partial(collate_placed, collate),
+            collate_fn=functools.partial(collate_with_position, collate),
         )
 
     def note(self, batches: list[dict]) -> None:
         """Advance to the position that coming batches carry, and remove it from them."""
         for batch in batches:
-            self.stream.advance(batch.pop(PLACE))
+            self.stream.advance(batch.pop(POSITION))
 
     def on_step_end(self, args, state, control, **kwargs):
         # Trainer would count from the resume on.

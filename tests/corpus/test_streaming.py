@@ -21,7 +21,7 @@ from headless_trainer.arguments import DataArguments
 from headless_trainer.corpus import streaming
 from headless_trainer.corpus.collator import PaddingCollator
 from headless_trainer.corpus.documents import TextStream
-from headless_trainer.corpus.streaming import PLACE, Place, collate_placed
+from headless_trainer.corpus.streaming import POSITION, ReaderPosition, collate_with_position
 from headless_trainer.corpus.texts import load_texts
 
 DOCUMENTS = [f"document {i}" + " word" * (i % 5) for i in range(50)]
@@ -46,7 +46,9 @@ def stream(tokenizer, texts=None, dealt=(), **settings) -> PackedStream:
 
 
 def first(count: int, rows) -> list[tuple[list[int], tuple]]:
-    return [(row["input_ids"].tolist(), row[PLACE]) for row in itertools.islice(iter(rows), count)]
+    return [
+        (row["input_ids"].tolist(), row[POSITION]) for row in itertools.islice(iter(rows), count)
+    ]
 
 
 def documents_of(rows, tokenizer) -> list[str]:
@@ -199,7 +201,7 @@ def test_what_was_used_is_not_encoded_again(clm_tokenizer, monkeypatch):
 
     monkeypatch.setattr(streaming.DocumentEncoder, "__call__", counted)
     packed = stream(clm_tokenizer, source(files=1), **WHOLE)
-    packed.advance(torch.tensor((0, *Place(block=4, document=3))))
+    packed.advance(torch.tensor((0, *ReaderPosition(block=4, document=3))))
     resumed = documents_of(one_pass(packed), clm_tokenizer)
     assert encoded[: len(resumed)] == resumed and len(resumed) == 50 - 4 * 6 - 3
 
@@ -208,12 +210,12 @@ def test_what_was_used_is_not_encoded_again(clm_tokenizer, monkeypatch):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_of_workers_go_on_in_turn(clm_tokenizer, workers):
     def taken(packed, count):
-        collate = partial(collate_placed, PaddingCollator(clm_tokenizer))
+        collate = partial(collate_with_position, PaddingCollator(clm_tokenizer))
         batches = list(
             itertools.islice(DataLoader(packed, 4, num_workers=workers, collate_fn=collate), count)
         )
         for batch in batches:
-            packed.advance(batch[PLACE])
+            packed.advance(batch[POSITION])
         return [batch["input_ids"].tolist() for batch in batches]
 
     def dealt():
