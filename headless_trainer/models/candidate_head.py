@@ -45,7 +45,8 @@ class CandidateHead:
     Attributes:
         embedding: the input embedding.
         matrix: the candidate matrix, or None.
-        own: submodules of the trunk that only score candidates, by name, including that matrix.
+        scoring_modules: submodules of the trunk that only score candidates, by name, including that
+            matrix.
         size: V.
         softcap: None, since scores are unbounded.
 
@@ -62,14 +63,14 @@ class CandidateHead:
         self.matrix = candidate_matrix(trunk)
         self.size = self.embedding.num_embeddings
         name = type(trunk).__name__
-        self.own = own_modules(trunk)
-        if not self.own and getattr(trunk.config, MARK, False):
+        self.scoring_modules = scoring_modules(trunk)
+        if not self.scoring_modules and getattr(trunk.config, MARK, False):
             raise ValueError(
                 f"model {name} was trained with a separate candidate matrix, which AutoModel does "
                 "not load: pass its folder instead of the model, or load it with "
                 "headless_trainer.models.candidate_head.load_trunk."
             )
-        unread = self.own.keys() - {NAME}
+        unread = self.scoring_modules.keys() - {NAME}
         if type(self) is CandidateHead and unread:
             raise ValueError(
                 f"model {name} has {min(unread)}, which CandidateHead does not read: pass its "
@@ -89,7 +90,8 @@ class CandidateHead:
                 f"model {name} has {outputs.shape[1]} outputs for {ids.shape[1]} tokens, so most "
                 "tokens have none that could predict them: use another architecture."
             )
-        output_width, width = outputs.shape[-1], self.vectors(ids).shape[-1]
+        output_width = outputs.shape[-1]
+        width = self.vectors(ids).shape[-1]
         if output_width != width:
             raise ValueError(
                 f"model {name} has outputs of width {output_width} and embeddings of width "
@@ -102,7 +104,9 @@ class CandidateHead:
         """
         table = self.matrix or self.embedding
         vectors = table(ids)
-        return vectors if self._widen is None else self._widen(vectors)
+        if self._widen is None:
+            return vectors
+        return self._widen(vectors)
 
     def bias(self, ids: Tensor) -> Tensor | None:
         """Return the ``(U,)`` biases of the ``(U,)`` ids, or None."""
@@ -130,7 +134,7 @@ class CandidateHead:
 
     def check_launch(self, args) -> None:
         """Refuse launches that cannot train a candidate matrix."""
-        if not self.own:
+        if not self.scoring_modules:
             return
         if args.ddp_find_unused_parameters:
             raise ValueError(
@@ -149,7 +153,7 @@ class CandidateHead:
 
         The loss reads that matrix after the forward, so DDP would consider it unused.
         """
-        if self.own:
+        if self.scoring_modules:
             args.ddp_find_unused_parameters = False
 
     def finish_weights(self, folder: Path, leaves_run: bool) -> None:
@@ -163,7 +167,7 @@ class CandidateHead:
             (folder / "config.json").write_text(
                 json.dumps(config | {"tie_word_embeddings": False}, indent=2) + "\n"
             )
-        if not (self.own and leaves_run):
+        if not (self.scoring_modules and leaves_run):
             return
         save_file(take_out(folder, PREFIX), folder / FILE_NAME, metadata={"format": "pt"})
 
@@ -172,7 +176,7 @@ def candidate_matrix(trunk: nn.Module) -> nn.Embedding | None:
     return getattr(trunk, NAME, None)
 
 
-def own_modules(trunk: nn.Module) -> dict[str, Any]:
+def scoring_modules(trunk: nn.Module) -> dict[str, Any]:
     """Return the submodules of a trunk that only score candidates, by name: embeddings, or what a
     head of one's own has instead.
     """
@@ -185,7 +189,7 @@ def give(trunk: PreTrainedModel, name: str, values: Tensor) -> nn.Embedding:
 
     Its ``name`` begins with `PREFIX`; ``values``, ``(V, ...)``, are its initial values.
     """
-    if name not in own_modules(trunk):
+    if name not in scoring_modules(trunk):
         weight = input_embedding(trunk).weight
         values = values.to(weight.device, weight.dtype, copy=True)
         trunk.add_module(name, nn.Embedding.from_pretrained(values, freeze=False))
@@ -214,12 +218,12 @@ def load_trunk(source: str | Path, **kwargs) -> PreTrainedModel:
     trunk = AutoModel.from_pretrained(source, **kwargs)
     if not getattr(trunk.config, MARK, False):
         return trunk
-    for path in _files_with_own_modules(source, **kwargs):
+    for path in _files_with_scoring_modules(source, **kwargs):
         with safe_open(path, framework="pt") as weights:
             for name in weights.keys():  # noqa: SIM118
                 if name.startswith(PREFIX):
                     give(trunk, name.removesuffix(".weight"), weights.get_tensor(name))
-    if not own_modules(trunk):
+    if not scoring_modules(trunk):
         raise ValueError(
             f"model_name_or_path {str(source)!r} was trained with a separate candidate matrix, "
             f"which neither {FILE_NAME} nor {SAFE_WEIGHTS_NAME} holds: copy the whole folder."
@@ -227,7 +231,7 @@ def load_trunk(source: str | Path, **kwargs) -> PreTrainedModel:
     return trunk
 
 
-def _files_with_own_modules(source: str | Path, **kwargs) -> list[str]:
+def _files_with_scoring_modules(source: str | Path, **kwargs) -> list[str]:
     """Return the files that hold the candidate matrix: one of its own beside a final model, those
     of a checkpoint's weights.
     """

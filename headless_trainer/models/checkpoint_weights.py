@@ -196,15 +196,17 @@ def _shell(module: Module, copies: dict[int, Tensor]) -> Module:
             return None
         if id(weight) not in copies:
             copy = torch.empty_like(weight, device=NO_VALUES)
-            is_parameter = isinstance(weight, nn.Parameter)
-            copies[id(weight)] = nn.Parameter(copy, weight.requires_grad) if is_parameter else copy
+            if isinstance(weight, nn.Parameter):
+                copy = nn.Parameter(copy, weight.requires_grad)
+            copies[id(weight)] = copy
         return copies[id(weight)]
 
+    # Not by the constructor, which would need arguments and make weights.
     shell = object.__new__(type(module))
     shell.__dict__.update(module.__dict__)
     shell.__dict__.update(
-        _parameters={name: without_values(each) for name, each in module._parameters.items()},
-        _buffers={name: without_values(each) for name, each in module._buffers.items()},
+        _parameters={name: without_values(weight) for name, weight in module._parameters.items()},
+        _buffers={name: without_values(buffer) for name, buffer in module._buffers.items()},
         _modules={
             name: None if child is None else _shell(child, copies)
             for name, child in module._modules.items()

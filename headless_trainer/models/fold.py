@@ -80,7 +80,8 @@ def unfold(trunk: PreTrainedModel) -> PreTrainedModel:
             "another stage."
         )
     norm: Any = trunk.get_submodule(record["layer_norm"])
-    gain, shift = _from_text(record["gain"]), _from_text(record["shift"])
+    gain = _from_text(record["gain"])
+    shift = _from_text(record["shift"])
     # The fold left ones, which training may have changed: the outputs in old units are ``g * (gain
     # * x + shift - 1) + s``.
     for parameter, values in (
@@ -113,7 +114,8 @@ def fold_head_bias(model: PreTrainedModel) -> PreTrainedModel:
     config.use_cache = True
     folded = type(model)._from_config(config, dtype=model.dtype).to(model.device)
     folded.base_model.load_state_dict(model.base_model.state_dict())
-    head, biased = folded.get_output_embeddings(), model.get_output_embeddings()
+    head = folded.get_output_embeddings()
+    biased = model.get_output_embeddings()
     head.weight.copy_(fold_bias(folded, biased.weight, biased.bias).to(head.weight.dtype))
     return folded.eval()
 

@@ -27,7 +27,7 @@ from ..arguments import with_settings
 DIVIDED = "layers_are_rescaled"  # the library's name for whether RWKV's weights are divided now
 ATTENTION = "attention_type"
 LENGTHS = "lengths_of_rope"
-LENGTH_SUFFIX = "max_seq_len_cached"  # the library's name, after that of a kind of layers if any
+LENGTH_SUFFIX = "max_seq_len_cached"  # the library's name, after that of a type of layers if any
 
 
 def forward_state(model: PreTrainedModel) -> dict[str, Any]:
@@ -51,14 +51,14 @@ def restore_forward_state(model: PreTrainedModel, state: dict[str, Any]) -> None
     if ATTENTION in state:
         big_bird: Any = model.base_model
         big_bird.set_attention_type(state[ATTENTION])
-    for place, length in state.get(LENGTHS, {}).items():
-        module_name, _, name = place.partition(":")
-        kind_of_layers = name.removesuffix(LENGTH_SUFFIX).removesuffix("_")
+    for module_and_attribute, length in state.get(LENGTHS, {}).items():
+        module_name, _, name = module_and_attribute.partition(":")
+        layer_type = name.removesuffix(LENGTH_SUFFIX).removesuffix("_")
         positions = torch.arange(length, device=model.device)[None]
         # A forward over so many positions computes the frequencies.
         compute = partial(model.get_submodule(module_name), positions.float(), positions)
-        if kind_of_layers:
-            compute(layer_type=kind_of_layers)
+        if layer_type:
+            compute(layer_type=layer_type)
         else:
             compute()
 

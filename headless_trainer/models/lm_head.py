@@ -133,7 +133,10 @@ def attach_lm_head(
     if init == "prior":
         assert counts is not None  # or the check above had raised
         prior = candidate_log_prior(counts.cpu(), drawn_share or 0.0)
-        bias = prior if bias is None else bias.cpu() + prior
+        if bias is None:
+            bias = prior
+        else:
+            bias = bias.cpu() + prior
     # A head narrower than the trunk, tied to E itself (ELECTRA, ALBERT).
     if weight.shape != head.weight.shape:
         weight = wide((candidates.matrix or candidates.embedding).weight)
@@ -207,7 +210,9 @@ def _language_model_class(config: PreTrainedConfig) -> Any:
     mapping = MODEL_FOR_MASKED_LM_MAPPING
     if type(config) not in mapping or infer_task(config) == "clm":
         mapping = MODEL_FOR_CAUSAL_LM_MAPPING
-    return mapping[type(config)] if type(config) in mapping else None
+    if type(config) not in mapping:
+        return None
+    return mapping[type(config)]
 
 
 def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
@@ -266,7 +271,9 @@ def _pass_through(model: PreTrainedModel, head: nn.Linear, trained: bool) -> boo
         return False
     dense, norm = transform
     gain = wide(last.weight)
-    shift = torch.zeros_like(gain) if last.bias is None else wide(last.bias)
+    shift = torch.zeros_like(gain)
+    if last.bias is not None:
+        shift = wide(last.bias)
     parameters = dense.weight, dense.bias, norm.weight, norm.bias
     before = [None if parameter is None else parameter.clone() for parameter in parameters]
     # The factor, the standard deviation of what the LayerNorm reads, and what the dense layer adds.
@@ -342,4 +349,7 @@ def _transform(
         or (dense[0].bias is None and last.bias is not None)
     ):
         return None
-    return (dense[0], norms[0]) if dense[0].weight.shape == (len(last.weight),) * 2 else None
+    width = len(last.weight)
+    if dense[0].weight.shape != (width, width):
+        return None
+    return dense[0], norms[0]

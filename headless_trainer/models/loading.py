@@ -24,7 +24,7 @@ from ..corpus.tokenization import id_count, train_tokenizer
 from ..files import sources
 from ..files.manifest import TOKEN_COUNTS_NAME
 from ..objectives import Objective
-from .candidate_head import MARK, candidate_matrix, load_trunk, own_modules, untie
+from .candidate_head import MARK, candidate_matrix, load_trunk, scoring_modules, untie
 from .fold import FOLD
 from .lm_head import warn_of_dropped_head
 from .new_tokens import add_rows
@@ -300,7 +300,7 @@ def _continued_trunk(args: ModelArguments, config: PreTrainedConfig) -> PreTrain
         model = load_trunk(source, config=config, **_options(args), **hub_arguments(args))
     if class_with_head:
         warn_of_dropped_head(model, class_with_head)
-    if args.tie_word_embeddings and own_modules(model):
+    if args.tie_word_embeddings and scoring_modules(model):
         raise ValueError(
             f"tie_word_embeddings is True but {source!r} has a candidate matrix: leave it out."
         )

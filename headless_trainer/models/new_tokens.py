@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..corpus.tokenization import id_count
-from .candidate_head import own_modules
+from .candidate_head import scoring_modules
 from .trunk import gathered, input_embedding
 
 logger = logging.getLogger(__name__)
@@ -50,9 +50,10 @@ def add_rows(
         )
         return
     pieces = pieces_of_new_tokens(tokenizer, old_tokenizer or tokenizer, rows)
-    own = own_modules(model)
+    only_scoring = scoring_modules(model)
     model.resize_token_embeddings(size)
-    for name, module in own.items():
+    # These are ours, so that transformers resizes none of them.
+    for name, module in only_scoring.items():
         model.add_module(name, _enlarged(module, size))
     parameters = [input_embedding(model).weight]
     head = model.get_output_embeddings()
@@ -60,7 +61,7 @@ def add_rows(
         parameters.append(head.weight)
         if head.bias is not None:
             parameters.append(head.bias)
-    parameters += [module.weight for module in own_modules(model).values()]
+    parameters += [module.weight for module in scoring_modules(model).values()]
     for parameter in parameters:
         # A tied head comes twice, which changes nothing.
         _start_from_pieces(parameter, pieces)

@@ -8,9 +8,8 @@ from transformers import PreTrainedModel
 
 from .trunk import gathered, input_embedding
 
-ROWS_OF_SAMPLE = (
-    1024  # rows to estimate the standard deviation of an embedding from: more would not change it
-)
+# Rows to estimate the standard deviation of an embedding from: more would not change it.
+ROWS_OF_SAMPLE = 1024
 
 
 def may_be_token(padding_id: int | None, tokenizer) -> bool:

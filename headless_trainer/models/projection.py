@@ -43,7 +43,8 @@ def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
         The projection; the factor of its scores (Cohere, Granite); the soft cap (Gemma 2), with the
         logits ``softcap * tanh(scores / softcap)``, or None.
     """
-    projection, name = model.get_output_embeddings(), type(model).__name__
+    projection = model.get_output_embeddings()
+    name = type(model).__name__
     if not isinstance(projection, nn.Linear):
         raise ValueError(
             f"model {name} has no vocabulary projection: pass a ...ForMaskedLM or ...ForCausalLM."
@@ -149,7 +150,9 @@ def reads_trunk(model: PreTrainedModel, projection: nn.Linear, rounded: bool = F
     """Return whether a projection reads the trunk's output, if ``rounded`` up to a negligible share
     of its largest value.
     """
-    tolerance = max(1e-3, 4 * torch.finfo(model.dtype).eps) if rounded else 0.0
+    tolerance = 0.0
+    if rounded:
+        tolerance = max(1e-3, 4 * torch.finfo(model.dtype).eps)
     read, _ = _watched(model, projection)[0][0]
     hidden = probe(base_of(model), probe_ids(model)).last_hidden_state
     return read.shape == hidden.shape and bool(

@@ -107,12 +107,15 @@ class VocabularyHead:
         * T``. ``compute`` gets the ``(K, D)`` inputs of the projection there, its weight ``(V,
         D)``, and its bias ``(V,)`` or None.
         """
-        self._predicted, self._compute = predicted, compute
+        self._predicted = predicted
+        self._compute = compute
         try:
             with computed_by(self.model, self.projection, self._project):
                 result = model(**inputs).logits
             # Undo the model's own multiplication.
-            return result if self.scale == 1.0 else result / self.scale
+            if self.scale == 1.0:
+                return result
+            return result / self.scale
         finally:
             self._predicted = self._compute = None
 
@@ -130,12 +133,13 @@ class VocabularyHead:
 
     def vectors(self, ids: Tensor) -> Tensor:
         """Return the ``(U, D)`` rows of the projection that score the ``(U,)`` ids."""
-        rows = self._look_up("weight", ids)
-        return rows if self.token_scale is None else rows * self.token_scale[ids, None]
+        return self._scaled(self._look_up("weight", ids), ids)
 
     def bias(self, ids: Tensor) -> Tensor | None:
         """Return the ``(U,)`` biases of the ``(U,)`` ids, or None if the projection has no bias."""
-        return None if self.projection.bias is None else self._look_up("bias", ids)
+        if self.projection.bias is None:
+            return None
+        return self._look_up("bias", ids)
 
     def rows_within(self, weight: Tensor, ids: Tensor, sparse: bool) -> Tensor:
         """Return what `vectors` does, inside the model's forward.
@@ -145,12 +149,19 @@ class VocabularyHead:
             ids: ``(U,)`` int64.
             sparse: whether the gradient of the weight is a sparse one, of these rows.
         """
-        rows = embedding(ids, weight, sparse=sparse)
-        return rows if self.token_scale is None else rows * self.token_scale[ids, None]
+        return self._scaled(embedding(ids, weight, sparse=sparse), ids)
 
     def all_within(self, weight: Tensor) -> Tensor:
         """Return the ``(V, D)`` vectors of the whole vocabulary, inside the model's forward."""
-        return weight if self.token_scale is None else weight * self.token_scale[:, None]
+        if self.token_scale is None:
+            return weight
+        return weight * self.token_scale[:, None]
+
+    def _scaled(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """Return the ``(U, D)`` rows of the ``(U,)`` ids, times the scales of their tokens."""
+        if self.token_scale is None:
+            return rows
+        return rows * self.token_scale[ids, None]
 
     def _look_up(self, name: str, ids: Tensor) -> Tensor:
         # Through its forward, because outside it weights may be shards (ZeRO-3, FSDP2).
@@ -173,8 +184,10 @@ class VocabularyHead:
     def _project(self, hidden: Tensor) -> Tensor:
         # Compiled, or a forward that bypasses its own trunk, such as OPT's.
         if self._predicted is not None:
-            hidden, self._predicted = hidden.flatten(0, 1)[self._predicted], None
+            hidden = hidden.flatten(0, 1)[self._predicted]
+            self._predicted = None
         hidden = hidden.flatten(0, -2)
-        hidden = hidden if self.scale == 1.0 else hidden * self.scale
+        if self.scale != 1.0:
+            hidden = hidden * self.scale
         assert self._compute is not None  # set by `within`
         return self._compute(hidden, self.projection.weight, self.projection.bias)
