@@ -40,6 +40,8 @@ from findings.statements import (
     pieces_are_better_inputs,
     pools_are_level_with_vanilla,
     pools_cost_less_than_the_exact_step,
+    pools_of_encoders_are_level_with_vanilla,
+    pools_of_neox_are_level_with_vanilla,
     predicted_draws_and_frequencies_are_nearest,
     same_losses,
     scores,
@@ -548,6 +550,17 @@ RECIPES = {
         "Yes. Headless is then level with vanilla over three pretrainings. One size of pool and "
         "one rate were run.",
         pools_are_level_with_vanilla,
+    ),
+    "recipe_longest_pools": Record(
+        "Do larger pools close the gap of a GPT-NeoX with a vocabulary of 8,000?",
+        "Yes. After 9.8 million tokens headless is level with vanilla in both pretrainings. One "
+        "size of pool and one rate were run.",
+        pools_of_neox_are_level_with_vanilla,
+    ),
+    "recipe_roformer_6000_pools": Record(
+        "Do larger pools close the gap of encoders after 24.6 million tokens?",
+        "Yes. Headless then has the accuracy of vanilla. One size of pool and one rate were run.",
+        pools_of_encoders_are_level_with_vanilla,
     ),
     "recipe_32k_epsilon_sweep": Record(
         "Which epsilon of AdamW suits each objective?",

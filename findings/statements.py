@@ -117,6 +117,29 @@ def pools_are_level_with_vanilla(results: Any) -> bool:
     return not is_clear(pools["perplexity"], of_same_seeds)
 
 
+def pools_of_encoders_are_level_with_vanilla(results: Any) -> bool:
+    """Whether a headless encoder with large pools is at most 0.2 points of accuracy below vanilla
+    of the same seeds.
+    """
+    pools = results[f"{TIED} + RoFormer + pools of 16256"]
+    vanilla = read_results("studies/results/recipe_roformer_6000")[f"{TIED_VANILLA} + RoFormer"]
+    of_same_seeds = of_seeds(vanilla, "accuracy", pools["seeds"])
+    return float(np.mean(pools["accuracy"])) > float(np.mean(of_same_seeds)) - 0.002
+
+
+def pools_of_neox_are_level_with_vanilla(results: Any) -> bool:
+    """Whether the perplexities of GPT-NeoX with large pools are at most 0.5 % above vanilla's of
+    the same seeds.
+    """
+    pools = results[f"{UNTIED} + GPT-NeoX + pools of 32512"]["perplexity"]
+    vanilla = [
+        read_results(f"studies/results/{record}")[f"{UNTIED_VANILLA} + GPT-NeoX"]["perplexity"][0]
+        for record in ("recipe_longest", "recipe_longest_second")
+    ]
+    pairs = zip(pools, vanilla, strict=True)
+    return all(with_pools < 1.005 * exact for with_pools, exact in pairs)
+
+
 def other_rates_are_worse(results: Any) -> bool:
     """Whether the record that chose the rate has lower perplexities than other rates have."""
     chosen = read_results("studies/results/recipe_roformer_6000")
