@@ -53,6 +53,7 @@ def mean_pool(history: Sequence[dict[str, Any]]) -> tuple[float, float] | None:
     logs = [entry for entry in history if "pool_size" in entry]
     if not logs:
         return None
+    # A log counts for all steps since the one before it, which are fewer at the end of a run.
     steps_of_logs = np.diff([0, *(entry["step"] for entry in logs)])
     sizes = [entry["pool_size"] for entry in logs]
     distinct = [entry["pool_tokens"] for entry in logs]
@@ -66,6 +67,7 @@ def on_hub(source: str | None) -> bool:
     """Return whether the source of a model or dataset is a Hub name rather than a local folder."""
     if not source or Path(source).exists():
         return False
+    # A missing folder is no Hub name: its path has more parts, or other characters.
     return re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) is not None
 
 
@@ -90,6 +92,7 @@ def model_name(source: str | Path) -> str:
     name = folder.name
     if name.startswith("checkpoint-"):
         name = f"{folder.parent.name}/{name}"
+    # Each of these would end the code, the cell or the line of a card in which the name stands.
     return re.sub(r"[\s`|]+", " ", name)
 
 
@@ -107,7 +110,8 @@ def data_name(args: DataArguments | None) -> str | None:
         return None
     if on_hub(args.dataset_name):
         return args.dataset_name
-    if args.dataset_name:  # a local folder
+    if args.dataset_name:
+        # A local folder.
         return model_name(args.dataset_name)
     return file_names(args.train_file or []) or None
 
@@ -119,6 +123,7 @@ def saved_parameters(folder: Path) -> int:
     """
     total = 0
     for path in [*folder.glob("model*.safetensors"), *folder.glob(FILE_NAME)]:
+        # The header of a file has all shapes, so no weight is read.
         metadata = parse_local_safetensors_file_metadata(path)
         total += sum(metadata.parameter_count.values())
     return total
@@ -155,9 +160,12 @@ class RunFacts:
     """
 
     model_args: ModelArguments | None = None
-    data_args: DataArguments | None = None  # with the text column that was chosen
-    held_out_texts: str | None = None  # a fingerprint of them and of their masks
-    uses_chat_template: bool = False  # which wrote conversations as texts
+    # With the text column that was chosen.
+    data_args: DataArguments | None = None
+    # A fingerprint of them and of their masks.
+    held_out_texts: str | None = None
+    # Whether the tokenizer's template wrote conversations as texts.
+    uses_chat_template: bool = False
 
 
 def environment(
@@ -174,7 +182,9 @@ def environment(
     memory = None
     if peaks:
         # On CUDA the allocator's peak is logged, elsewhere the whole process's.
-        owner = "device" if args.device.type == "cuda" else "process"
+        owner = "process"
+        if args.device.type == "cuda":
+            owner = "device"
         memory = f"{max(peaks):,.0f} MiB of a {owner}"
     return {
         "Hardware": hardware(args.device, args.world_size),
@@ -196,6 +206,7 @@ def hardware(device: torch.device, processes: int = 1) -> str:
     if device.type != "cpu":
         return f"{processes} x {device.type}"
     description = f"CPU, {count(os.cpu_count() or 1, 'core')}"
+    # Only Linux has this file, and there Python's `platform` names no more than the architecture.
     processor_facts = Path("/proc/cpuinfo")
     if processor_facts.is_file():
         pattern = r"^model name\s*:\s*(.+)$"
@@ -209,7 +220,7 @@ def hardware(device: torch.device, processes: int = 1) -> str:
 def software() -> dict[str, str | None]:
     """Return the versions of Python and packages, and the commit, by label.
 
-    They are those at the first call.
+    They are those at the first call: a checkout that changes later is not the code that runs.
     """
     versions: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
@@ -228,8 +239,10 @@ def commit() -> str | None:
 
     It ends in ``-dirty`` if files have changed since.
     """
+    # No tag is allowed to stand in for the commit, which alone finds the code again for sure.
     command = ["git", "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
     try:
+        # On a slow network drive git may take minutes, and a card is not worth them.
         answer = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
@@ -248,8 +261,10 @@ def usage_facts(
         free_head: whether `attach_lm_head` can turn a trunk into a language model without training.
     """
     is_path = "/" not in name or "/checkpoint-" in name
-    # "gpt2" alone would be a model on the Hub.
-    shown_name = f"./{name}" if is_path else name
+    shown_name = name
+    if is_path:
+        # "gpt2" alone would be a model on the Hub.
+        shown_name = f"./{name}"
     command = ["headless-trainer", "lm-head", "--model_name_or_path", shown_name]
     command += ["--output_dir", f"{name.rpartition('/')[2]}-lm"]
     if not free_head:

@@ -67,8 +67,10 @@ def add_results(folder: str | Path, results: Sequence[EvalResult]) -> None:
     assert isinstance(data, ModelCardData)  # annotated as that of any card
     earlier = {_figure(result): result for result in data.eval_results or ()}
     data.eval_results = [*(earlier | added).values()]
+    # huggingface_hub refuses results of a model without a name.
     data.model_name = data.model_name or Path(folder).resolve().name
     shown = results_table(data.eval_results)
+    # A function, because a backslash in a replacement text would have a meaning of its own.
     card.text = re.sub(
         f"{RESULTS_BEGIN}.*?{RESULTS_END}", lambda _: shown, card.text, count=1, flags=re.DOTALL
     )
@@ -108,6 +110,7 @@ def results_table(results: Sequence[EvalResult]) -> str:
 
 def _short(value: Any) -> str:
     """Return a number with thousands separators if it is whole or large, else with four digits."""
+    # In four digits, such a number would have an exponent.
     if isinstance(value, int) or (isinstance(value, float) and abs(value) >= 9_999.5):
         return f"{value:,.0f}"
     if isinstance(value, float):

@@ -35,7 +35,8 @@ TEMPLATE_FUNCTIONS = (
     card_facts.mean_pool,
 )
 HEADLESS_TAG = "contrastive-weight-tying"
-UNFILLED = "[More Information Needed]"  # in the template card that peft writes beside an adapter
+# In the template card that peft writes beside an adapter.
+UNFILLED = "[More Information Needed]"
 
 
 @never_raises()
@@ -58,7 +59,8 @@ def write_model_card(
     args = trainer.args
     run = trainer.facts
     folder = Path(folder or args.output_dir)
-    kind = _kind_of_model(trainer)
+    kind_of_model = _kind_of_model(trainer)
+    # The weights in the run's folder are then not those of its last step.
     best_step = None
     if args.load_best_model_at_end and not folder.name.startswith("checkpoint-"):
         best_step = trainer.state.best_global_step
@@ -74,7 +76,7 @@ def write_model_card(
     if run.data_args:
         dataset = run.data_args.dataset_name
     # The free head was not trained: its card describes no training.
-    if kind != "free_head":
+    if kind_of_model != "free_head":
         _, totals = load_token_counts(folder)
         facts["training"] = _training_facts(trainer, folder, totals, best_step)
         facts["environment"] = card_facts.environment(
@@ -83,14 +85,14 @@ def write_model_card(
     write_card(
         folder,
         _name(folder, args),
-        kind,
+        kind_of_model,
         without_adapter(model),
         trainer.processing_class,
         causal=trainer.task == "clm",
         model_args=run.model_args,
         dataset=dataset,
         facts=facts,
-        results=held_out_results(metrics, trainer.task, run.data_args, kind),
+        results=held_out_results(metrics, trainer.task, run.data_args, kind_of_model),
     )
 
 
@@ -124,6 +126,7 @@ def _training_facts(trainer, folder: Path, totals: dict, best_step: int | None) 
     trainer_of_user = None
     if not type(trainer).__module__.startswith("headless_trainer."):
         trainer_of_user = type(trainer).__name__
+    # Only a run's own folder has it, and a card must not show a broken link.
     picture = None
     if (folder / PICTURE).is_file():
         picture = PICTURE
@@ -146,7 +149,7 @@ def _training_facts(trainer, folder: Path, totals: dict, best_step: int | None) 
 def write_card(
     folder: Path,
     name: str,
-    kind: str,
+    kind_of_model: str,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
     *,
@@ -157,14 +160,14 @@ def write_card(
     facts: dict[str, Any],
     model_name: str | None = None,
 ) -> None:
-    """Write a card from the facts common to all cards and those of this kind.
+    """Write a card from the facts common to all cards and those of this kind of model.
 
     Keeps a README.md that someone else wrote.
 
     Args:
         folder: where the model was saved.
         name: what users call the model.
-        kind: trunk, vanilla, free_head, tuned or classifier.
+        kind_of_model: trunk, vanilla, free_head, tuned or classifier.
         model: the saved model.
         tokenizer: its tokenizer. Without one the card shows no Python.
         causal: whether it predicts next tokens rather than masked ones.
@@ -187,18 +190,30 @@ def write_card(
         source = model_args.model_name_or_path
     elif adapter:
         source = adapter.base_model_name_or_path
-    inherited = _metadata_of(source)  # for what no argument says
-    is_headless = HEADLESS_TAG in inherited.get("tags", ()) or kind not in ("vanilla", "classifier")
+    # What no argument says is as in the card of the model that training began with.
+    inherited = _metadata_of(source)
+    # A vanilla model or a classifier is headless only if it began as a headless trunk.
+    is_headless = kind_of_model not in ("vanilla", "classifier") or HEADLESS_TAG in inherited.get(
+        "tags", ()
+    )
     tags = [OWN_TAG]
     if is_headless:
         tags.append(HEADLESS_TAG)
     base_model = inherited.get("base_model")
     if card_facts.on_hub(source):
+        # The Hub links it, and would refuse the name of a local folder.
         base_model = source
+    library = "transformers"
+    if adapter:
+        library = "peft"
+    # huggingface_hub wants a name if there are results, and would write an empty list of them.
+    name_of_results = None
+    if results:
+        name_of_results = model_name or name
     metadata = ModelCardData(
-        library_name="peft" if adapter else "transformers",
-        pipeline_tag=_pipeline_tag(kind, causal),
-        model_name=(model_name or name) if results else None,
+        library_name=library,
+        pipeline_tag=_pipeline_tag(kind_of_model, causal),
+        model_name=name_of_results,
         eval_results=results or None,
         license=(model_args and model_args.license) or inherited.get("license"),
         language=(model_args and model_args.language) or inherited.get("language"),
@@ -213,10 +228,13 @@ def write_card(
     if source:
         base = card_facts.linked(source)
     # An adapter leaves the layers of its model as they are.
-    frozen = [] if adapter else frozen_layers(model)
+    frozen = []
+    if not adapter:
+        frozen = frozen_layers(model)
+    # Folded weights look like any others, so only the configuration can tell.
     config = folder / "config.json"
     values = {
-        "kind": kind,
+        "kind_of_model": kind_of_model,
         "causal": causal,
         "model": model,
         "tokenizer": tokenizer,
@@ -232,6 +250,7 @@ def write_card(
         "frozen": frozen,
         "environment": card_facts.software(),
         **{function.__name__: function for function in TEMPLATE_FUNCTIONS},
+        # Last, since they replace some of those above: a title, an environment, an adapter.
         **facts,
     }
     card = ModelCard.from_template(metadata, template_path=str(TEMPLATE), **values)
@@ -243,6 +262,7 @@ def _is_by_someone_else(folder: Path) -> bool:
     path = folder / CARD_NAME
     if not path.is_file() or read_card(folder) is not None:
         return False
+    # A card that nobody filled in is no one's work.
     return UNFILLED not in path.read_text("utf-8", errors="replace")
 
 
@@ -251,19 +271,23 @@ def _metadata_of(source: str | None) -> dict[str, Any]:
     card = None
     if source:
         card = read_card(source)
-    return card.data.to_dict() if card else {}
+    if card is None:
+        return {}
+    return card.data.to_dict()
 
 
-def _pipeline_tag(kind: str, causal: bool) -> str:
-    if kind == "trunk":
+def _pipeline_tag(kind_of_model: str, causal: bool) -> str:
+    if kind_of_model == "trunk":
         return "feature-extraction"
-    if kind == "classifier":
+    if kind_of_model == "classifier":
         return "text-classification"
     return _task_type(causal)
 
 
 def _task_type(causal: bool) -> str:
-    return "text-generation" if causal else "fill-mask"
+    if causal:
+        return "text-generation"
+    return "fill-mask"
 
 
 def _datasets(inherited: Sequence[str], dataset: str | None) -> list[str] | None:
@@ -288,7 +312,8 @@ def described_prior(
 def _name(folder: Path, args) -> str:
     """Return what users call the model: its name on the Hub, or its folder's."""
     run = Path(args.output_dir).resolve()
-    if folder.name.startswith("checkpoint-"):  # written to a temporary folder and renamed
+    if folder.name.startswith("checkpoint-"):
+        # Its card is written before it is moved from a temporary folder into that of the run.
         return f"{run.name}/{folder.name}"
     is_pushed = args.push_to_hub and folder.resolve() == run
     if is_pushed and args.hub_model_id:
@@ -297,7 +322,7 @@ def _name(folder: Path, args) -> str:
 
 
 def held_out_results(
-    metrics: dict[str, float], task: str, data_args: DataArguments | None, kind: str
+    metrics: dict[str, float], task: str, data_args: DataArguments | None, kind_of_model: str
 ) -> list[EvalResult]:
     """Return held-out figures as results for the card of a model.
 
@@ -306,19 +331,22 @@ def held_out_results(
             out, and so is the cross-entropy if there is a perplexity, which is its exponential.
         task: ``mlm`` or ``clm``.
         data_args: the texts; None for a trainer made in Python.
-        kind: as in `write_card`. The figures of a trunk are those with log q added.
+        kind_of_model: as in `write_card`. The figures of a trunk are those with log q added.
     """
     described = "held-out data"
+    hub_name = None
     if data_args is not None:
         described = f"held-out part of {card_facts.data_name(data_args)}"
         if data_args.validation_file:
             described = card_facts.file_names(data_args.validation_file)
+        if card_facts.on_hub(data_args.dataset_name):
+            hub_name = data_args.dataset_name
+    # In metadata, type, configuration and split tell results apart, but not the name of the data.
     dataset_type = "local"
     dataset_config: str | None = described
     dataset_split = None
-    named = None if data_args is None else data_args.dataset_name
-    if data_args is not None and named is not None and card_facts.on_hub(named):
-        dataset_type = named
+    if data_args is not None and hub_name is not None:
+        dataset_type = hub_name
         dataset_config = data_args.dataset_config_name
         dataset_split = "held out"
     measures = {
@@ -333,7 +361,7 @@ def held_out_results(
         metric_name = measure.short
         if measure.unit:
             metric_name += f" ({measure.unit})"
-        if kind == "trunk":
+        if kind_of_model == "trunk":
             metric_name += " with log q added"
         result = EvalResult(
             task_type=_task_type(task == "clm"),
