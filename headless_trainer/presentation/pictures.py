@@ -63,28 +63,35 @@ def draw_panels(
     from matplotlib.text import Text
 
     columns = min(columns or len(panels), len(panels))
-    rows = -(-len(panels) // columns)  # rounded up
+    # Negated twice, a division rounds up.
+    rows = -(-len(panels) // columns)
     figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
     all_axes = figure.subplots(rows, columns, squeeze=False, **shared).ravel()
     for panel, axes in zip(panels, all_axes, strict=False):
         _draw_panel(panel, axes)
+    # The last row may have room for more panels than there are.
     for axes in all_axes[len(panels) :]:
         axes.set_visible(False)
     if legend == "below":
         _draw_legend_below(figure, all_axes)
     else:
-        for axes in all_axes if legend == "each" else all_axes[:1]:
+        axes_with_legend = all_axes
+        if legend == "first":
+            axes_with_legend = all_axes[:1]
+        for axes in axes_with_legend:
             if _handles_by_label(axes):
                 axes.legend(frameon=False, fontsize=8)
+    # Names of runs and tasks may contain dollar signs, between which matplotlib reads formulas.
     for artist in figure.findobj():
         if isinstance(artist, Text):
-            artist.set_parse_math(False)  # names of runs and tasks may contain dollar signs
+            artist.set_parse_math(False)
     return figure
 
 
 def _draw_panel(panel: Panel, axes: "Axes") -> None:
     for series in panel.series:
         look = {"markersize": 3} | series.look
+        # Errors of 0 would be drawn as caps without bars, which look like marks.
         if series.errors is None or not any(series.errors):
             axes.plot(series.x, series.y, series.style, **look)
         else:
@@ -121,6 +128,7 @@ def _handles_by_label(axes: "Axes") -> dict[str, Any]:
 def to_png(figure: "Figure") -> bytes:
     """Return a figure as PNG, the same bytes for the same picture."""
     file = io.BytesIO()
+    # matplotlib writes its version into a picture unless it is told not to.
     figure.savefig(file, format="png", dpi=150, metadata={"Software": None})
     return file.getvalue()
 
@@ -143,8 +151,8 @@ def _use_plain_ticks(axis: "Axis") -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
+    # Ticks that the panel has set itself stay.
     if not isinstance(axis.get_major_locator(), FixedLocator):
-        # Keep ticks that the panel sets.
         if high > 100 * low:
             ticks_of_a_decade: tuple[float, ...] = (1.0,)
         elif high > 10 * low:
@@ -153,4 +161,5 @@ def _use_plain_ticks(axis: "Axis") -> None:
             ticks_of_a_decade = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0)
         axis.set_major_locator(LogLocator(subs=ticks_of_a_decade))
     axis.set_major_formatter(FuncFormatter(lambda value, _: in_short(value)))
+    # Otherwise a short axis would have numbers at its minor ticks too, over those of the others.
     axis.set_minor_formatter(NullFormatter())

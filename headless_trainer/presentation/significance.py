@@ -40,6 +40,7 @@ def mean_test(first: Sequence[float], second: Sequence[float], *, paired: bool) 
         spread = np.ptp(first_scores - second_scores)
     else:
         spread = max(np.ptp(first_scores), np.ptp(second_scores))
+    # A t-test would divide by a spread of 0.
     if spread <= negligible:
         if abs(first_scores.mean() - second_scores.mean()) <= negligible:
             return 1.0
@@ -61,7 +62,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     Source: Holm, A simple sequentially rejective multiple test procedure, 1979.
     """
     order = np.argsort(p_values, kind="stable")
-    # The smallest of n p-values is multiplied by n, the next by n - 1, and so on.
+    # The smallest of n p-values is multiplied by n, the next by n - 1, and so on, and none may end
+    # up below a smaller one's.
     factors = np.arange(len(p_values), 0, -1)
     multiplied = np.minimum(1.0, factors * np.asarray(p_values, dtype=float)[order])
     adjusted = np.empty(len(p_values))
@@ -77,7 +79,9 @@ def dagger(p_value: float, adjusted: float) -> str:
     """Return the mark of a significant test, doubled if it also holds after Holm's correction."""
     if not is_significant(p_value):
         return ""
-    return "††" if is_significant(adjusted) else "†"
+    if is_significant(adjusted):
+        return "††"
+    return "†"
 
 
 def show_p(p_value: float, adjusted: float) -> str:

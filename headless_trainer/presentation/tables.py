@@ -18,10 +18,14 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]], left: int | Non
     cells = [[_cell(value) for value in row] for row in rows]
     if not cells:
         return ""
-    text_columns = len(head) if left is None else left
-    rule = ["---" if column < text_columns else "---:" for column in range(len(head))]
+    text_columns = left
+    if text_columns is None:
+        text_columns = len(head)
+    rule = ["---"] * text_columns + ["---:"] * (len(head) - text_columns)
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *cells))
 
 
 def _cell(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)

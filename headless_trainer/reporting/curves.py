@@ -56,6 +56,7 @@ def curves(
         log_history: the logs, as `Trainer` keeps them.
         end: step, tokens and seconds after the last log, if known.
     """
+    # Without any log there would otherwise be no columns to fill.
     names = [
         "step",
         "tokens_seen",

@@ -48,6 +48,7 @@ class TrainingRun:
         points = self.curve(name, axis)
         if points.empty:
             return None
+        # The position may be the end of another run, rounded in another order.
         tolerance = 1e-9 * abs(position)
         first = points[axis].min() - tolerance
         last = points[axis].max() + tolerance
@@ -108,17 +109,23 @@ def _model_settings(folder: Path) -> dict[str, str]:
     """Return the model's configuration, and a fingerprint of its tokenizer's vocabulary."""
     settings = {}
     for name, value in _read_if_there(folder / "config.json").items():
-        shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        shown = str(value)
+        if isinstance(value, list):
+            shown = ", ".join(map(str, value))
         settings[f"model: {name}"] = shown
     tokenizer = _read_if_there(folder / "tokenizer.json")
     if tokenizer:
+        # Only the vocabulary: its file also records how to truncate and pad, which a run may change
+        # without reading other tokens.
         vocabulary = json.dumps(tokenizer.get("model", {}).get("vocab"), sort_keys=True)
         settings["tokenizer"] = hashlib.sha256(vocabulary.encode()).hexdigest()[:8]
     return settings
 
 
 def _read_if_there(path: Path) -> dict:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def group_runs(arguments: Sequence[str]) -> dict[str, list[TrainingRun]]:
@@ -141,6 +148,7 @@ def group_runs(arguments: Sequence[str]) -> dict[str, list[TrainingRun]]:
                 "of one."
             )
         configurations[name] = runs
+    # A run that counts twice would narrow the spread over seeds.
     seen = set()
     for runs in configurations.values():
         for run in runs:
@@ -159,7 +167,9 @@ def _split_argument(argument: str) -> tuple[str, list[str]]:
         name = ""
         listed = [argument]
     else:
-        listed = folders.split(",") if name else [folders]
+        listed = [folders]
+        if name:
+            listed = folders.split(",")
     return name, [folder for folder in listed if folder]
 
 

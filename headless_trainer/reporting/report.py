@@ -83,6 +83,7 @@ def write_run_report(runs: Sequence[str], output_dir: str | Path) -> list[str]:
         sections.append({"title": "What differs between the runs", "tables": [table]})
     source = Path(__file__).with_name("report_page.html").read_text(encoding="utf-8")
     template = jinja2.Template(source, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    # One file with its pictures inside, so that it can be sent to somebody.
     page = template.render(
         runs=sum(len(seeds) for seeds in configurations.values()),
         configurations=len(configurations),
@@ -104,7 +105,9 @@ def _held_out_table(axis: str, position: float, rankings: Rankings) -> dict:
     """
     order = rankings[ACCURACY].index
     has_p = rankings[ACCURACY]["p"].notna().any()
-    columns_of_a_measure = 3 if has_p else 2
+    columns_of_a_measure = 2
+    if has_p:
+        columns_of_a_measure = 3
     head = ["configuration"]
     rows: dict[str, list[str]] = {name: [name] for name in order}
     for measure in COMPARED:
@@ -140,7 +143,10 @@ def _held_out_cells(measure: Measure, row: pandas.Series) -> list[str]:
     else:
         mean = measure.form(row["mean"])
         spread = f" ± {measure.form(row['spread'])}"
-        sign = "−" if measure.better == "higher" else "+"
+        # `behind` has no sign: where higher is better, all others are below the best.
+        sign = "+"
+        if measure.better == "higher":
+            sign = "−"
         behind = sign + measure.form(row["behind"]).replace("%", " points")
     if row["seeds"] > 1:
         mean += spread
@@ -157,6 +163,7 @@ def _runs_table(configurations: Configurations) -> dict:
     """Return the table of what each configuration was trained with and took."""
     rows = []
     for name, runs in configurations.items():
+        # Seeds that still run must not hide behind one that has ended.
         least_finished = min(runs, key=lambda run: run.end["step"] / run.max_steps)
         means = economy(runs)
         cells = [
@@ -214,7 +221,7 @@ def _settings_rows(configurations: Configurations) -> list[list[str]]:
     rows = []
     for setting, values in table.loc[:, table.nunique() > 1].items():
         by_configuration = values.groupby(level=0, sort=False)
-        cells = [" / ".join(own_values.unique()) for _, own_values in by_configuration]
+        cells = [" / ".join(of_runs.unique()) for _, of_runs in by_configuration]
         rows.append([setting, *cells])
     return rows
 
@@ -262,6 +269,7 @@ def _panel(chart: Chart, axis: str, configurations: Configurations) -> Panel:
     for measure in MEASURES:
         if measure.chart != chart:
             continue
+        # Begun anew for each measure, so that a configuration has one colour in all of them.
         colours = itertools.cycle(COLOURS)
         for name, runs in configurations.items():
             colour = next(colours)
@@ -283,6 +291,7 @@ def _panel(chart: Chart, axis: str, configurations: Configurations) -> Panel:
     if chart.log:
         limits["yscale"] = "log"
     elif chart.steady:
+        # From 0 on, or noise would look like a trend.
         highest = max((max(curve.y) for curve in series), default=1.0)
         limits["ylim"] = (0, 1.05 * highest)
     return Panel(

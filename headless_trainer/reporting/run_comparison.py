@@ -51,6 +51,7 @@ def rank(values: Mapping[str, Sequence[float]], higher_is_better: bool) -> panda
         for better, worse in itertools.combinations(table.index, 2)
         if len(values[better]) > 1 and len(values[worse]) > 1
     }
+    # Over all pairs, although only those with the best are shown: which one is best was not known.
     adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
     best = table.index[0]
     table["p"] = [p_values.get((best, name), math.nan) for name in table.index]
@@ -66,6 +67,7 @@ def held_out(configurations: Configurations, axis: str) -> tuple[float, Rankings
     ends = [
         run.curve(ACCURACY, axis)[axis].max() for runs in configurations.values() for run in runs
     ]
+    # Runs without an evaluation have nan, which is not above 0.
     position = min((end for end in ends if end > 0), default=0.0)
     rankings = {}
     for measure in COMPARED:
@@ -173,12 +175,17 @@ def _held_out_sentence(axis: str, position: float, rankings: Rankings) -> str:
         where = f"At equal {AXES[axis]} ({in_words(position, axis)})"
     else:
         # The others may have been evaluated only later.
-        where = f"After {in_words(position, axis)} {'tokens' if axis == TOKENS else 'of training'}"
+        of_what = "of training"
+        if axis == TOKENS:
+            of_what = "tokens"
+        where = f"After {in_words(position, axis)} {of_what}"
     sentence = f"{where}, held-out accuracy: {_listed(parts)}."
     if len(rows) > 1:
         p = rows["adjusted"].iloc[1]
         if not math.isnan(p):
-            verdict = "significant" if is_significant(p) else "not significant"
+            verdict = "not significant"
+            if is_significant(p):
+                verdict = "significant"
             sentence += f" The lead over the second is {verdict} (p = {p:.2g})."
     return sentence
 
@@ -203,6 +210,7 @@ def _sentences_of_what_the_best_needs(configurations: Configurations) -> list[st
         shares = []
         for axis in AXES:
             points = zip(leading[axis], leading[CROSS_ENTROPY], strict=True)
+            # The leader ends lowest, so it reaches the end of every other curve.
             shares.append(first_reaching(points, end[CROSS_ENTROPY]) / end[axis])
         of_tokens, of_time = shares
         parts.append(

@@ -44,14 +44,16 @@ def draw_loss(log_history: list[dict], path: Path) -> None:
     There is a panel for training, and one for each unit of held-out figures.
     """
     table = curves(log_history)
-    # By title and unit of their panel.
+    # By title and unit of their panel. The training comes first, whatever was logged first.
     lines: dict[tuple[str, str], list[pictures.Series]] = {("Training", "nats"): []}
     for measure in shown_in(PICTURE):
         if measure.name not in table:
             continue
         logged = table.dropna(subset=[measure.name])
         # One evaluation is a number, not a curve.
-        fewest = 2 if measure.is_held_out else 1
+        fewest = 1
+        if measure.is_held_out:
+            fewest = 2
         if len(logged) < fewest:
             continue
         unit = measure.unit
@@ -59,7 +61,9 @@ def draw_loss(log_history: list[dict], path: Path) -> None:
         if measure.chart:
             unit = measure.chart.unit
             values = logged[measure.name].map(measure.chart.scale)
-        title = "Held out" if measure.is_held_out else "Training"
+        title = "Training"
+        if measure.is_held_out:
+            title = "Held out"
         series = pictures.Series(
             logged["tokens_seen"] / 1e6,
             values,
