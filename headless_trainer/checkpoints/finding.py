@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 def checkpoints_in(folder: str | Path) -> list[Path]:
     """Find the checkpoints in a run's folder, complete or not, that with the most steps first."""
+    # By number, because as text checkpoint-1000 comes before checkpoint-200.
     folders = [path for path in _named_as_checkpoints(folder) if path.is_dir()]
     return sorted(folders, key=_steps, reverse=True)
 
@@ -81,6 +82,7 @@ def best_checkpoint(state: "TrainerState", run_dir: str | Path) -> str | None:
     Returns:
         None if there is none, or if it no longer exists.
     """
+    # The state holds an absolute path, which is an old one if the run's folder was moved.
     as_recorded = state.best_model_checkpoint
     beside_others = os.path.join(run_dir, f"checkpoint-{state.best_global_step}")
     for folder in (as_recorded, beside_others):
@@ -128,6 +130,7 @@ def checkpoint_to_resume(value: str | bool | None, output_dir: str | Path) -> st
     """
     if value in (None, False, "", "false", "False"):
         return None
+    # One process looks: others might see a shared folder a moment later, with other checkpoints.
     if value in ("last", "auto", True, "true", "True"):
         return on_first_process(lambda: _last_to_resume(value, Path(output_dir)))
     folder = str(value)
@@ -146,6 +149,7 @@ def _last_to_resume(value: str | bool, output_dir: Path) -> str | None:
     last = last_whole_checkpoint(output_dir)
     if last is not None:
         return last
+    # Even for "auto": a new run in this folder would write over what may still be restored.
     checkpoints = checkpoints_in(output_dir)
     if checkpoints:
         faults = "; ".join(f"{path.name}: {find_fault(path)}" for path in checkpoints)
@@ -179,6 +183,7 @@ def check_output_dir(
     """
     folder = Path(output_dir)
     check_places_of_checkpoints(folder)
+    # A checkpoint of another folder starts a run of its own here.
     if not (resume_from_checkpoint and _lies_in(resume_from_checkpoint, folder)):
         _check_holds_no_run(folder, in_python)
     if resume_from_checkpoint:

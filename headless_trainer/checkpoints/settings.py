@@ -16,6 +16,7 @@ def save_settings(folder: str | Path, args: TrainingArguments, **facts: Any) -> 
 
     `TrainingArguments.to_dict` masks tokens.
     """
+    # `default`: a setting may hold any object, and no run should end for the record of it.
     content = json.dumps(args.to_dict() | facts, indent=2, default=str)
     write_whole(Path(folder) / SETTINGS_NAME, f"{content}\n".encode())
 
@@ -37,6 +38,7 @@ def read_settings(folder: str | Path) -> dict:
         raise ValueError(
             f"{str(path)!r} does not hold settings ({error}). Delete it to continue without."
         ) from error
+    # A token is masked when it is written, but the mask would pass for one.
     plain = str | int | float | None
     return {
         name: value

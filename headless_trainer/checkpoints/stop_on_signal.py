@@ -63,7 +63,8 @@ class StopOnSignal(TrainerCallback):
             )
         with self._handlers:
             yield
-        if self._heard and not self.number:  # after the last step
+        # It came after the last step, so that no checkpoint answered it.
+        if self._heard and not self.number:
             signal.raise_signal(self._heard)
 
     def stop_for(self, fault: Exception, control, save: bool) -> None:
@@ -73,6 +74,7 @@ class StopOnSignal(TrainerCallback):
         control.should_save = save
 
     def on_step_begin(self, args, state, control, **kwargs):
+        # Only now: while models and texts are loaded, a signal should end the process at once.
         if self._interrupt is None:
             self._interrupt = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
             self._handlers.enter_context(handled(dict.fromkeys(NAMES, self._request)))
@@ -125,6 +127,7 @@ class StopOnSignal(TrainerCallback):
         return self.number > 0
 
     def _request(self, number, frame):
+        # Only a note: a handler runs between any two lines of Python, also within a step.
         self._heard = number
         if number == signal.SIGINT:
             second = signal.SIG_DFL

@@ -13,6 +13,7 @@ from ..files.sources import find_file
 
 def save_token_counts(folder: str | Path, token_counts: Tensor, totals: dict[str, float]) -> None:
     """Write the counts of each token as a target, ``(V,)`` int64, and the run's totals."""
+    # The metadata of safetensors hold only texts; `repr` keeps every digit of a number.
     metadata = {name: repr(value) for name, value in totals.items()}
     save_file(
         {"token_counts": token_counts.cpu().contiguous()},

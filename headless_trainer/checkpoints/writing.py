@@ -30,7 +30,8 @@ def _whole_or_none(final: Path, aside: Path, run_dir: Path, is_main: bool) -> It
         if is_main:
             shutil.rmtree(aside, ignore_errors=True)
         if is_lost_connection(error) or is_lost_worker(error):
-            raise  # it says nothing about the folder
+            # It says nothing about the folder.
+            raise
         free_mib = shutil.disk_usage(existing_part(run_dir)).free / 2**20
         kept = "No whole checkpoint was written before it"
         remedy = "Fix that or make room, then start again"
@@ -59,7 +60,8 @@ def model_aside(folder: str | Path, is_main: bool) -> Iterator[Path]:
     finally:
         if is_main:
             shutil.rmtree(aside, ignore_errors=True)
-            with suppress(OSError):  # of folders that are not empty
+            # A folder that is not empty stays, and raises an error.
+            with suppress(OSError):
                 aside.parent.rmdir()
                 folder.rmdir()
 
@@ -79,7 +81,8 @@ def rotate_checkpoints(run_dir: str | Path, limit: int | None, keep: set[str]) -
     best one, and those that are being pushed to the Hub. Of a link to a checkpoint elsewhere only
     the link is deleted.
     """
-    if limit is None or limit <= 0:  # no limit, as in transformers
+    # No limit, as in transformers.
+    if limit is None or limit <= 0:
         return
     kept_paths = {Path(path).resolve() for path in keep}
     checkpoints = checkpoints_in(run_dir)
@@ -91,6 +94,7 @@ def rotate_checkpoints(run_dir: str | Path, limit: int | None, keep: set[str]) -
 
 def _delete_checkpoint(path: Path, aside: Path) -> None:
     if path.is_symlink():
+        # A link goes at once, never in part.
         delete_folder(path)
         return
     aside.mkdir(exist_ok=True)
@@ -129,8 +133,10 @@ class CheckpointAside(ExitStack):
         part = missing_part(self.folder, names_in(self.folder), facts, model_only)
         if part is not None:
             raise FileNotFoundError(f"it lacks {part}, which was never written or has been removed")
+        # The manifest comes last and is on disk before the rename: what has one is whole.
         write_manifest(self.folder, **facts)
-        if os.path.lexists(self.final):  # also a link to a disk that is gone by now
+        # A link counts as there even if it leads to a disk that is gone by now.
+        if os.path.lexists(self.final):
             # After a kill here, the next resume finishes the rename.
             os.replace(self.final, self.aside / "replaced")
         os.replace(self.folder, self.final)

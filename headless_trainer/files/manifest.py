@@ -49,6 +49,7 @@ def write_manifest(folder: str | Path, **facts: Any) -> None:
         json.dump(content | {"checksum": _checksum(content)}, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
+    # Without its folder's entry on disk, a file is lost in a power failure although it is flushed.
     sync_folder(folder)
     for path in folder.rglob("*"):
         if path.is_dir():
@@ -102,6 +103,7 @@ def _find_fault(folder: Path, identities: tuple) -> str | None:
         )
     if part is not None:
         return f"it lacks {part}"
+    # Last, since it reads every byte: what is missing or too short is known without that.
     with ThreadPoolExecutor() as pool:
         entries = pool.map(lambda name: _measure(folder / name), files)
         for name, entry in zip(files, entries, strict=True):

@@ -24,7 +24,8 @@ def source(argument: str, name: str, *, model: bool = True) -> Iterator[None]:
     if model and folder.is_dir() and not (folder / "config.json").is_file():
         raise ValueError(f"{named} holds no config.json, so it is not a model. Name a checkpoint.")
     is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
-    if is_path and not folder.exists():  # no Hub name: asking the Hub would take half a minute
+    # It is no Hub name, and asking the Hub for it would take half a minute.
+    if is_path and not folder.exists():
         raise OSError(
             f"{named} is not a local folder. Name one that holds a checkpoint, or a Hub name."
         )
@@ -39,7 +40,7 @@ def source(argument: str, name: str, *, model: bool = True) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
-        # The first line of a library's error; advice for programmers may follow.
+        # The first line of a library's error is its reason; advice for programmers may follow.
         lines = str(error).strip().splitlines() or [type(error).__name__]
         reason = lines[0].rstrip(".")
         if folder.exists():

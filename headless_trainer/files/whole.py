@@ -21,7 +21,8 @@ def whole_file(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + INCOMPLETE_NAME)
-    aside.unlink(missing_ok=True)  # left by a killed process, or a link to another place
+    # A killed process may have left one, and through a link a file elsewhere would be written to.
+    aside.unlink(missing_ok=True)
     try:
         yield aside
         os.replace(aside, path)
@@ -48,7 +49,9 @@ def check_writable(folder: str | Path, argument: str = "output_dir") -> None:
         raise ValueError(f"{argument} is '' but it must name a folder.")
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()  # one for each process
+        # Tried rather than looked up: permissions say nothing about a read-only disk.
+        # Processes that try at once do not meet, since each has a name of its own.
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise PermissionError(
             f"{argument} {str(folder)!r} cannot be written to ({error}). Choose another."

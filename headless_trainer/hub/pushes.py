@@ -59,6 +59,7 @@ def _check_wanted(request) -> None:
     Without this, huggingface_hub would retry a request for minutes. Threads that huggingface_hub
     starts cannot be assigned to a push: they end when no wanted push is running.
     """
+    # A push that is cancelled must not take down the requests of the training itself.
     thread = threading.current_thread()
     if thread is threading.main_thread():
         return
@@ -98,18 +99,26 @@ class HubPushes(TrainerCallback):
         self.output_dir = Path(output_dir)
         self.revision = args.hub_revision
         self.repo = repository_name(args.hub_model_id, output_dir)
-        self.private = args.hub_private_repo if private is None else private
-        self.stopping = lambda: False  # whether the process was told to end soon
+        self.private = private
+        if private is None:
+            self.private = args.hub_private_repo
+        # Whether the process was told to end soon.
+        self.stopping = lambda: False
         self._api = HfApi(token=token or args.hub_token)
-        self._folders: dict[Future, Path] = {}  # of the pushes that were asked for
-        self._cancelled = threading.Event()  # set to cancel the pushes that were started with it
-        self._last_command = ""  # that pushes later what was asked for last
-        self._last_failure = ""  # as it was logged
+        # Of the pushes that were asked for.
+        self._folders: dict[Future, Path] = {}
+        # Set to cancel the pushes that were started with it.
+        self._cancelled = threading.Event()
+        # The command that pushes later what was asked for last.
+        self._last_command = ""
+        # As it was logged.
+        self._last_failure = ""
         _watch_requests()
         disable_progress_bars()
         of_threads: Any = threading  # the name is private
         # atexit is too late: uploads start threads.
         of_threads._register_atexit(self.wait)
+        # Only the repository, so that a refused name or token shows before hours of training.
         self._start(self.output_dir, "")
 
     @property
@@ -118,6 +127,7 @@ class HubPushes(TrainerCallback):
         return {future: folder for future, folder in self._folders.items() if not future.done()}
 
     def on_save(self, args, state, control, **kwargs):
+        # Checkpoints come faster than a slow connection takes them: the next one is pushed instead.
         is_busy = self.unfinished and not args.hub_always_push
         pushes_checkpoints = args.push_to_hub and args.hub_strategy != HubStrategy.END
         if is_busy or self.stopping() or not pushes_checkpoints:
@@ -150,6 +160,7 @@ class HubPushes(TrainerCallback):
         if revision:
             self.revision = revision
         if blocking:
+            # Somebody waits for this push, and is told of a failure that was logged before.
             self._last_failure = ""
         self._start(self.output_dir, message)
         if blocking:
@@ -177,7 +188,9 @@ class HubPushes(TrainerCallback):
         """Cancel the running and all waiting pushes, and log how to push later."""
         unfinished = self.unfinished
         self._folders = {}
-        self._cancelled.set()  # also cancels the creation of the repository
+        # Pushes that run have their own event, which stays set; it also ends the creation of the
+        # repository. Later pushes begin with a new one.
+        self._cancelled.set()
         self._cancelled = threading.Event()
         if unfinished:
             self._warn("it was ended before it was done", self._last_command)
