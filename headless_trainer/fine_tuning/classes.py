@@ -12,7 +12,8 @@ from .tasks import Task
 
 logger = logging.getLogger(__name__)
 
-CLASSES_SHOWN = 20  # the most that a message lists
+# The most that a message lists.
+CLASSES_SHOWN = 20
 # What data sets and tools write where a row has no label. SNLI has "-", and -1 where its labels are
 # numbers.
 NO_LABEL_MARKS = ("-", "-1", "?", "nan", "<na>", "na", "n/a", "null", "none")
@@ -95,6 +96,7 @@ def show_classes(
     _refuse_a_single_label(task, "train", train, "max_train_samples", max_train_samples)
     for name, rows in evaluation_sets.items():
         _refuse_a_single_label(task, name, rows, "max_eval_samples", max_eval_samples)
+    # A regression has no classes.
     if task.label_names is None:
         return
     trained = count_classes(task, train["label"][:])
@@ -150,7 +152,9 @@ def _warn_of_absent_classes(
     if not absent:
         return
     shown = ", ".join(map(repr, absent[:CLASSES_SHOWN]))
-    cut = "" if most is None else f" among the first {most:,}, which may be sorted by label"
+    cut = ""
+    if most is not None:
+        cut = f" among the first {most:,}, which may be sorted by label"
     logger.warning(
         "%s: %d of %d classes have no row %s%s: %s",
         task.name,

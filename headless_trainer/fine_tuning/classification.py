@@ -87,7 +87,8 @@ class ClassificationTrainer(Trainer):
         check_precision(args, self.model)
         self._make_trainable(self.model)
         self.loss = loss
-        self.model_accepts_loss_kwargs = False  # or the parent would count the step's rows too
+        # Otherwise the parent would count the step's rows too.
+        self.model_accepts_loss_kwargs = False
         self._counts: Tensor | None = None
         self.finite = FiniteCheck(args)
         self.signal = StopOnSignal(HostExchange(args.ddp_timeout))
@@ -121,7 +122,9 @@ class ClassificationTrainer(Trainer):
         return with_following_workers(super()._get_dataloader(*args, **kwargs))
 
     def _get_train_sampler(self, train_dataset=None):
-        dataset = self.train_dataset if train_dataset is None else train_dataset
+        dataset = train_dataset
+        if dataset is None:
+            dataset = self.train_dataset
         return SimilarLengthSampler(
             _lengths_of(dataset),
             self.get_total_train_batch_size(self.args),
@@ -134,11 +137,14 @@ class ClassificationTrainer(Trainer):
         if self.compute_metrics is not None:
             # It may join predictions with other columns of the dataset, row by row.
             return np.arange(len(lengths))
-        return np.argsort(-lengths, kind="stable")  # the longest first
+        # The longest first: little padding, and a batch that is too large for the memory fails at
+        # once instead of after an hour.
+        return np.argsort(-lengths, kind="stable")
 
     def predict(self, test_dataset, *args, **kwargs):
         """Predict as `Trainer` does, and return the predictions in the order of the dataset."""
         output = super().predict(test_dataset, *args, **kwargs)
+        # The inverse of the order in which the rows were read.
         order = np.argsort(self._get_eval_sampler(test_dataset))
         return output._replace(
             predictions=_reordered(output.predictions, order),
@@ -195,7 +201,10 @@ class ClassificationTrainer(Trainer):
             # Every row weighs the same: class frequencies are those of a step.
             loss = problem.loss_sum(scores, labels) / labels.numel()
             return (loss, {"logits": scores}) if return_outputs else loss
-        counts = self._count([inputs]) if self._counts is None else self._counts
+        # Whoever calls this outside of `train` has no step that was counted.
+        counts = self._counts
+        if counts is None:
+            counts = self._count([inputs])
         if self.loss == "balanced" and not labels.is_floating_point():
             loss = balanced_cross_entropy(scores, labels, counts)
         else:
@@ -218,7 +227,8 @@ class ClassificationTrainer(Trainer):
         super().log(logs, start_time)
 
     def _determine_best_metric(self, metrics, trial) -> bool:
-        stopped = self.signal.agreed()  # see PretrainingTrainer
+        # A run that is stopped is saved even if its score did not improve: see PretrainingTrainer.
+        stopped = self.signal.agreed()
         return super()._determine_best_metric(metrics, trial) or stopped
 
     def _get_output_dir(self, trial) -> str:
@@ -228,6 +238,7 @@ class ClassificationTrainer(Trainer):
         self.finite.check_weights(self.model, self.state.global_step)
         keep_padding_id(self.model)
         folder = str(output_dir or self.args.output_dir)
+        # `Trainer` pickles its arguments beside the model, where anybody could read a token.
         with (
             model_aside(folder, self.args.should_save) as aside,
             with_settings(self.args, hub_token=None),
@@ -244,4 +255,6 @@ def _lengths_of(dataset) -> np.ndarray:
 
 
 def _reordered(values: np.ndarray | None, order: np.ndarray) -> np.ndarray | None:
-    return None if values is None else values[order]
+    if values is None:
+        return None
+    return values[order]

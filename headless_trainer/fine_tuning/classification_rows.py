@@ -41,6 +41,7 @@ def encode_rows(
         candidate, cut to ``max_seq_length``; ``length``, the tokens of the longest candidate; and
         ``label``, from `Problem.encode`.
     """
+    # The form of a task decides it, so all rows have as many as the first.
     candidates = len(rows[0]["texts"])
     tables = []
     number_cut = 0
@@ -89,6 +90,7 @@ def _encode_texts(
     columns = {"input_ids": [ids or padding for ids in encoded["input_ids"]]}
     if has_segments(config):
         columns["token_type_ids"] = [ids or [0] for ids in encoded["token_type_ids"]]
+    # Only what is cut off overflows, and only fast tokenizers keep it.
     number_cut = sum(1 for encoding in encoded.encodings or () if encoding.overflowing)
     return columns, number_cut
 

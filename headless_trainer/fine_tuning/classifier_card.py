@@ -38,7 +38,8 @@ SHOWN_SETTINGS = (
     "validation_split",
     "seed",
 )
-MOST_SHOWN = 5  # classes that a card's Python snippet prints
+# Classes that a card's Python snippet prints.
+MOST_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,8 @@ def _figure_name(run: dict, loss: str | None) -> str:
     if run["benchmark"] == "xnli":
         name += f", fine-tuned on {run['train_language']}"
     training_rows = run["settings"].get("max_train_samples")
-    if training_rows:  # so that a trial does not replace full scores
+    # A trial on few rows must not replace the score of a full training.
+    if training_rows:
         name += f", {training_rows:,} training rows"
     if loss:
         name += f", {LOSS_TITLES[loss].lower()}"
@@ -114,7 +116,9 @@ def _scored_data(run: dict, evaluation_set: str) -> ScoredData:
     benchmark = run["benchmark"]
     split = run["settings"].get("validation_split")
     if benchmark != OWN_TASK:
-        config = evaluation_set if benchmark == "xnli" else task
+        config = task
+        if benchmark == "xnli":
+            config = evaluation_set
         return ScoredData(
             name=f"{BENCHMARK_NAMES[benchmark]} {TASK_NAMES.get(task, config)}",
             type=HUB_DATASETS[benchmark],
@@ -160,12 +164,19 @@ def write_classifier_card(
     shown_settings = [
         (name, settings[name]) for name in SHOWN_SETTINGS if settings.get(name) not in (None, -1)
     ]
-    loss = "squared_error" if task.problem is REGRESSION else result["loss"]
+    loss = result["loss"]
+    if task.problem is REGRESSION:
+        # A grid of benchmarks names one loss, which is that of its classes.
+        loss = "squared_error"
     is_pair = len(task.columns) > 1
     tokenizer = run.model.tokenizer
+    # A pipeline puts nothing between two texts, so the snippet has to.
+    separator = ""
+    if is_pair:
+        separator = separator_of(tokenizer)
     example = {
         "is_pair": is_pair,
-        "separator": separator_of(tokenizer) if is_pair else "",
+        "separator": separator,
         "shown": min(task.num_labels, MOST_SHOWN),
     }
     facts = {

@@ -31,6 +31,7 @@ def load_classifier_config(
         raise ValueError(
             f"model_name_or_path {source!r} {fault}: name another model, an encoder or a decoder."
         )
+    # Here rather than by an error of torch about two shapes, after the weights were read.
     fits = num_labels is None or num_labels == config.num_labels
     if has_classifier(config) and not fits and not arguments.ignore_mismatched_sizes:
         raise ValueError(
@@ -96,6 +97,7 @@ def load_classifier(
     options = hub_arguments(arguments)
     if arguments.attn_implementation:
         options["attn_implementation"] = arguments.attn_implementation
+    # A new classifier is drawn while the checkpoint is loaded.
     set_seed(seed)
     # The caller reports missing weights in one line instead of thirty.
     with sources.source("model_name_or_path", source), _transformers_quiet():

@@ -222,7 +222,8 @@ class GlueArguments(LoadingArguments):
     max_eval_samples: int | None = HfArg(default=None, help="Score the first N rows of a split.")
     save_models: bool | None = HfArg(
         default=None,
-        metadata={"nargs": "?", "const": True},  # without a value
+        # The flag without a value.
+        metadata={"nargs": "?", "const": True},
         help="Keep the best model of all seeds. Default: true for your own task, false for "
         "benchmarks.",
     )
@@ -244,7 +245,9 @@ class GlueArguments(LoadingArguments):
 
     @property
     def keeps_models(self) -> bool:
-        return self.is_own_task if self.save_models is None else self.save_models
+        if self.save_models is None:
+            return self.is_own_task
+        return self.save_models
 
     @property
     def is_prediction_only(self) -> bool:
@@ -257,8 +260,10 @@ class GlueArguments(LoadingArguments):
 
         Not part of ``__post_init__``, since a report needs neither.
         """
+        # A push needs the model, and should need no second flag to get it.
         if training.push_to_hub and self.save_models is None:
             self.save_models = True
+        # In this order, so that what is missing altogether is named before what does not fit.
         fault = self._fault_of_grid(training) or self._fault_of_prediction(training)
         fault = fault or self._fault_of_tasks()
         if fault:
@@ -358,7 +363,8 @@ def run_settings(grid: GlueArguments, args: GlueTrainingArguments) -> dict:
     settings = {"batch_size": rows_of_a_step}
     for name in TRAINING_SETTINGS:
         value = getattr(args, name)
-        settings[name] = getattr(value, "value", value)  # of an enum
+        # Of a member of an enumeration, JSON can hold only its value.
+        settings[name] = getattr(value, "value", value)
     for name in GRID_SETTINGS:
         settings[name] = getattr(grid, name)
     return settings

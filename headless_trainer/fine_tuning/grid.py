@@ -94,12 +94,14 @@ def prepare_grid(arguments: GlueArguments, training: GlueTrainingArguments) -> G
     tasks = choose_tasks(arguments, training.do_predict)
     check_writable(training.output_dir)
     models = load_models(arguments, tasks)
-    # Failures that come after the training are found here.
+    # Failures that would otherwise come only after the training are found here.
     if training.push_to_hub:
         _check_push(training, len(models), len(tasks))
     loss: str | None = arguments.loss
     if loss is None:
-        loss = tasks[0].problem.losses[0] if arguments.is_own_task else "balanced"
+        loss = "balanced"
+        if arguments.is_own_task:
+            loss = tasks[0].problem.losses[0]
     settings = run_settings(arguments, training)
     identities = {model.name: model.identity for model in models}
     # Before the rows are read, which takes longer.
@@ -125,6 +127,7 @@ def prepare_grid(arguments: GlueArguments, training: GlueTrainingArguments) -> G
     hashes = {
         task.name: rows_hash(task, train, *sets.values()) for task, (train, sets) in data.items()
     }
+    # Now with the rows themselves, which may have changed under the same name.
     check_grid_settings(training.output_dir, loss, settings, identities, hashes)
     return Grid(arguments, training, loss, runs, pending, data, hashes)
 
@@ -202,6 +205,7 @@ def _refuse_equal_parts(arguments: GlueArguments, do_predict: bool) -> None:
     for part in parts:
         file = getattr(arguments, f"{part}_file")
         source_of_part[part] = file or getattr(arguments, f"{part}_split") or part
+    # Resolved, so that a link to a file counts as the file.
     different = {os.path.realpath(source) for source in source_of_part.values()}
     if len(different) < len(parts):
         named = ", ".join(f"{part} {source}" for part, source in source_of_part.items())
@@ -224,7 +228,8 @@ def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
         for config in configs.values():
             classifiers.agree_on_tokens(tokenizer, config)
             check_length(config, arguments.max_seq_length)
-        tokenizer.model_max_length = arguments.max_seq_length  # also for the saved tokenizer
+        # The tokenizer is saved with the model, and then cuts as in training.
+        tokenizer.model_max_length = arguments.max_seq_length
         # One number of outputs stands for all: what may be missing is below the classifier.
         config = next(reversed(configs.values()))
         model, new_weights = classifiers.load_classifier(arguments, source, config, tokenizer)
@@ -262,9 +267,13 @@ def model_names(sources: list[str]) -> list[str]:
     It is that of its folder. If one part of the path is enough, the names of the folders above go
     before that of a checkpoint or of a kept model: of a run, or of a model and a task.
     """
-    paths = [
-        Path(source).resolve() if Path(source).is_dir() else Path(source) for source in sources
-    ]
+    paths = []
+    for source in sources:
+        path = Path(source)
+        if path.is_dir():
+            # "." and ".." have no name of their own.
+            path = path.resolve()
+        paths.append(path)
     if len(set(paths)) < len(paths):
         raise ValueError(
             f"model_name_or_path is {sources}, which names a model twice: name each once."

@@ -56,7 +56,9 @@ def _table_title(run: dict) -> str:
     """Return the title of the table that a run belongs to: its benchmark and loss."""
     title = BENCHMARK_NAMES[run["benchmark"]]
     if run["benchmark"] == "xnli":
-        languages = "English only" if run["task"] == "xnli" else "the target language"
+        languages = "the target language"
+        if run["task"] == "xnli":
+            languages = "English only"
         title += f", fine-tuned on {languages}"
     elif run["benchmark"] == OWN_TASK and run["task"] != OWN_TASK:
         title = run["task"]
@@ -69,7 +71,8 @@ def _how_scored(runs: list[dict]) -> str:
     fewest = runs_of_model_and_task.min()
     most = runs_of_model_and_task.max()
     seeds = str(most)
-    if fewest < most:  # an unfinished grid, or models that were added with other seeds
+    # The grid is not finished, or models were added with other seeds.
+    if fewest < most:
         seeds = f"{fewest} to {most}"
     epochs = max(len(run["epochs"]) for run in runs)
     text = (
@@ -124,16 +127,19 @@ def seeds_table(
         digits: the format of a score.
     """
     rows = sorted(scores["row"].unique(), key=_with_padded_numbers)
-    columns = sorted(scores["column"].unique(), key=_place_in_the_paper)
+    columns = sorted(scores["column"].unique(), key=_order_in_the_paper)
     over_seeds = scores.groupby(["row", "column"])["score"].agg(["mean", "std"]).unstack()
     mean = over_seeds["mean"].reindex(index=rows, columns=columns)
     deviation = over_seeds["std"].reindex(index=rows, columns=columns)
     if averaged:
-        mean[AVERAGE] = mean.mean(axis=1, skipna=False)  # only of rows with all columns
+        # Only of rows with all columns: without its hardest task a model would look better.
+        mean[AVERAGE] = mean.mean(axis=1, skipna=False)
         deviation[AVERAGE] = _error_of_averages(scores, len(columns))
     highest = mean.max()
     lowest = mean.min()
-    best = lowest if lower_is_better else highest
+    best = highest
+    if lower_is_better:
+        best = lowest
 
     def cell(row: str, column: str) -> str:
         value = mean.at[row, column]
@@ -161,11 +167,13 @@ def _with_padded_numbers(name: str) -> str:
     return re.sub(r"\d+", lambda digits: digits[0].zfill(12), name)
 
 
-def _place_in_the_paper(column: str) -> tuple[int, str]:
+def _order_in_the_paper(column: str) -> tuple[int, str]:
     """Return what sorts columns as in the paper's tables, and others behind them by name."""
-    order = list(TASK_NAMES)
-    place = order.index(column) if column in order else len(order)
-    return place, column
+    columns_in_the_paper = list(TASK_NAMES)
+    position = len(columns_in_the_paper)
+    if column in columns_in_the_paper:
+        position = columns_in_the_paper.index(column)
+    return position, column
 
 
 def _error_of_averages(scores: pandas.DataFrame, columns: int) -> pandas.Series:

@@ -26,7 +26,8 @@ from .tasks import Task
 
 logger = logging.getLogger(__name__)
 
-TEXT_COLUMNS = (("sentence1", "sentence2"), ("sentence1",), ("text",))  # searched in this order
+# Searched in this order: a pair must not be taken for its first half.
+TEXT_COLUMNS = (("sentence1", "sentence2"), ("sentence1",), ("text",))
 # More different whole numbers than this, each in few rows, are hardly classes.
 MOST_CLASSES = 50
 ROWS_OF_CLASS = 3
@@ -43,7 +44,9 @@ def own_task(arguments: GlueArguments) -> Task:
     labels = column_of(table, arguments.label_column, where)
     columns = find_text_columns(table, arguments.text_columns, arguments.label_column, where)
     problem = find_problem(label_values(labels), arguments.problem_type, where)
-    class_names = None if problem is REGRESSION else _class_names(labels, problem, where)
+    class_names = None
+    if problem is not REGRESSION:
+        class_names = _class_names(labels, problem, where)
     name = arguments.task_label or OWN_TASK
     logger.info("%s: a %s task with texts from %.300s", name, problem.name, " and ".join(columns))
     metric = arguments.metric or problem.metric
@@ -74,6 +77,7 @@ def find_text_columns(
             f"{where} has {len(columns_of_text)} columns of text beside {label_column!r} "
             f"({', '.join(columns_of_text)}): name one or two with --text_columns."
         )
+    # A column of lists or structures may hold the texts, and the only plain one a source or an id.
     doubtful = [
         field.name
         for field in table.schema
@@ -113,7 +117,9 @@ def find_problem(values: Sequence, requested: str | None, where: str) -> Problem
     if requested is None and numbers and not has_fractions:
         _refuse_ambiguous_numbers(present, where)
     if not _labels_fit(problem, present):
-        fractions = " and have fractions" if has_fractions else ""
+        fractions = ""
+        if has_fractions:
+            fractions = " and have fractions"
         raise ValueError(
             f"labels of {where} are such as {present[0]!r}{fractions}, but problem_type "
             f"{problem.name} needs {NEEDED[problem]}. Convert them, or choose another "
@@ -165,6 +171,7 @@ def _class_names(column: pa.ChunkedArray, problem: Problem, where: str) -> tuple
     else:
         words = sorted(name for name in counts if not _is_whole_number(name))
         numbers = [name for name in counts if _is_whole_number(name)]
+        # 9 before 10; "01" and "1" are two classes of the same number.
         names = [*sorted(numbers, key=lambda name: (int(name), name)), *words]
     if len(names) < 2:
         raise ValueError(

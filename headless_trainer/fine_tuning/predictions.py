@@ -29,7 +29,9 @@ from .tasks import TASKS, Task
 
 logger = logging.getLogger(__name__)
 
-LONGEST = 512  # tokens of a row, for a model without a limit
+# Tokens of a row, for a model without a limit.
+LONGEST = 512
+# Of a written probability or number; more are noise that differs between machines.
 DECIMALS = 6
 
 
@@ -105,7 +107,8 @@ def _task_of_model(source: str, arguments: GlueArguments) -> Task:
     problem = _problem_of_model(config)
     names = None
     if problem is not REGRESSION:
-        name_of_class: Any = config.id2label  # annotated with other keys, as JSON has them
+        # Annotated with other keys, as JSON has them.
+        name_of_class: Any = config.id2label
         names = tuple(name_of_class[index] for index in range(config.num_labels))
     columns = tuple(arguments.text_columns or getattr(config, "text_columns", ()))
     benchmark_task = TASKS.get(getattr(config, "benchmark_task", None))
@@ -124,7 +127,10 @@ def _task_of_model(source: str, arguments: GlueArguments) -> Task:
 
 def _problem_of_model(config: PreTrainedConfig) -> Problem:
     by_config_name = {problem.config_name: problem for problem in PROBLEMS.values()}
-    default = REGRESSION if config.num_labels == 1 else SINGLE_LABEL
+    # Models that others have fine-tuned may not name their problem: transformers decides alike.
+    default = SINGLE_LABEL
+    if config.num_labels == 1:
+        default = REGRESSION
     return by_config_name.get(config.problem_type, default)
 
 
@@ -173,7 +179,8 @@ def write_predictions(
             "%s: predictions for %s rows of %s in %s", name, f"{len(scores):,}", rows.named, path
         )
         scores_path = path.with_name(f"{name}_scores.json")
-        scores_path.unlink(missing_ok=True)  # of other rows
+        # Scores of earlier rows must not stand beside these predictions.
+        scores_path.unlink(missing_ok=True)
         if any(label is not None for label in rows.labels):
             scored = _scored(name, rows, scores)
             write_whole(scores_path, (json.dumps(scored, indent=1) + "\n").encode())
@@ -195,7 +202,9 @@ def predict(job: Job, arguments: GlueArguments, training: GlueTrainingArguments)
         )
     task = job.rows.task
     # Encoding needs a label for each row; prediction does not read it.
-    no_label: list | int = [] if task.problem is MULTI_LABEL else 0
+    no_label: list | int = 0
+    if task.problem is MULTI_LABEL:
+        no_label = []
     texts = pa.array(job.rows.texts, TEXTS)
     table = pa.table({"texts": texts, "label": [no_label] * len(texts)})
     encoded = encode_rows(datasets.Dataset(table), task, tokenizer, config, length)

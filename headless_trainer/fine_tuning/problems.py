@@ -84,4 +84,6 @@ def problem_of(labels: Tensor) -> Problem:
     """
     if not labels.is_floating_point():
         return SINGLE_LABEL
-    return MULTI_LABEL if labels.dim() == 2 else REGRESSION
+    if labels.dim() == 2:
+        return MULTI_LABEL
+    return REGRESSION

@@ -31,9 +31,12 @@ from ..models.identity import ModelIdentity
 
 logger = logging.getLogger(__name__)
 
-BEST = "best"  # the folder of the best model of all seeds
-SEED = "seed.json"  # a file in it, with the seed and score of that model
-OWN_TASK = "user"  # the benchmark of a user's own task, and the default name of the task
+# The folder of the best model of all seeds.
+BEST = "best"
+# A file in it, with the seed and score of that model.
+SEED = "seed.json"
+# The benchmark of a user's own task, and the default name of the task.
+OWN_TASK = "user"
 # Benchmarks' names in tables, in order.
 BENCHMARK_NAMES = {"glue": "GLUE", "super_glue": "SuperGLUE", "xnli": "XNLI", OWN_TASK: "Own task"}
 # Tasks' names in tables, in the order of the paper's.
@@ -181,12 +184,16 @@ def best_epoch(run: dict) -> int:
 
 def merit(run: dict, score: float) -> float:
     """Return a number that is larger for better results: a score, or a negated loss or error."""
-    return -score if run.get("lower_is_better") else score
+    if run.get("lower_is_better"):
+        return -score
+    return score
 
 
 def shown(run: dict, score: float) -> float:
     """Return a score as shown in tables: x 100, except losses and errors."""
-    return score if run.get("lower_is_better") else 100 * score
+    if run.get("lower_is_better"):
+        return score
+    return 100 * score
 
 
 def metric_title(name: str) -> str:
@@ -200,7 +207,9 @@ def shown_metrics(run: dict, scored: dict) -> dict[str, str]:
     """
     metrics = {}
     for name, value in scored["metrics"].items():
-        shown_value = shown(run, value) if name == run["metric"] else 100 * value
+        shown_value = 100 * value
+        if name == run["metric"]:
+            shown_value = shown(run, value)
         metrics[metric_title(name)] = f"{shown_value:.4g}"
     return metrics
 

@@ -50,6 +50,7 @@ def run_grid(grid: Grid) -> None:
     finished = len(grid.runs) - len(grid.pending)
     if finished:
         logger.info("%s of %s runs are already finished and are skipped.", finished, len(grid.runs))
+    # Runs of one task and model follow each other, so that its rows are encoded once.
     by_task_and_model = groupby(grid.pending, key=lambda run: (run.task, run.model))
     for (task, model), runs in by_task_and_model:
         encode = partial(
@@ -146,12 +147,14 @@ def make_classification_trainer(run: Run, grid: Grid, train: Dataset) -> Classif
     # The best model is pushed at the end of the grid.
     args.push_to_hub = False
     args.seed = run.seed
+    # A copy, since the runs of all seeds begin with the same configuration.
     config: Any = copy.deepcopy(run.model.configs[task.num_labels])
     config.num_labels = task.num_labels
     if task.num_labels > 1:
         config.id2label = dict(enumerate(task.label_names))
         config.label2id = {name: index for index, name in enumerate(task.label_names)}
-    config.text_columns = list(task.columns)  # for `predictions`, and for users of the model
+    # For `predictions`, and for users of the model.
+    config.text_columns = list(task.columns)
     config.benchmark_task = None if task.benchmark == OWN_TASK else task.name
     problem = task.problem
     if task.num_labels == 1:
@@ -198,8 +201,10 @@ class EpochScorer(TrainerCallback):
         self.arguments = arguments
         self.seconds = 0.0
         task = run.task
-        # XNLI is selected in the language of training, where that is scored.
-        selected_on = [task.train_language] if task.train_language in sets else list(sets)
+        selected_on = list(sets)
+        if task.train_language in sets:
+            # XNLI is selected in the language of training: other languages are to be unseen.
+            selected_on = [task.train_language]
         self.result: dict[str, Any] = {
             "benchmark": task.benchmark,
             **metric_facts(task),
@@ -223,6 +228,7 @@ class EpochScorer(TrainerCallback):
         patience = self.arguments.early_stopping_patience
         if patience and epochs_since_best >= patience:
             control.should_training_stop = True
+        # Counted apart, since the time of a run is that of its training alone.
         self.seconds += time.perf_counter() - start
 
     def _log_epoch(self, num_train_epochs: float, *, is_best: bool) -> None:
@@ -262,6 +268,7 @@ def keep_model(run: Run, result: dict) -> Path | None:
     write_run(run.saved_model / SEED, {"seed": run.seed, "score": result["score"]})
     # A worse model, or this one of a run that was killed before its scores.
     delete_folder(folder)
+    # The score is in the model's folder before the rename, so none stands there without its score.
     return run.saved_model.rename(folder)
 
 

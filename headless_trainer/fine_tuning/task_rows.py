@@ -24,11 +24,16 @@ logger = logging.getLogger(__name__)
 
 COPA_CONNECTIVES = {"cause": "because", "effect": "therefore"}
 MARK_COLUMNS = ("start1", "end1", "start2", "end2")
-SEPARATOR = ","  # of several labels in one cell
-MISSING = ("nan", "na", "n/a", "null")  # in a column of numbers that is written as text
-UNLABELLED = -1  # what the Hub's datasets put where a benchmark hides its labels
-LABELS_SHOWN = 20  # in a message
-TEXTS = pa.list_(pa.list_(pa.string()))  # candidates, each of one or two segments
+# Of several labels in one cell.
+SEPARATOR = ","
+# In a column of numbers that is written as text.
+MISSING = ("nan", "na", "n/a", "null")
+# What the Hub's datasets put where a benchmark hides its labels.
+UNLABELLED = -1
+# In a message.
+LABELS_SHOWN = 20
+# Candidates, each of one or two segments.
+TEXTS = pa.list_(pa.list_(pa.string()))
 
 
 # Where rows are -------------------------------------------------------------------------------
@@ -69,7 +74,9 @@ def read_benchmark(
     if arguments.data_dir is None:
         rows, where = _read_dataset(arguments, HUB_DATASETS[task.benchmark], config, split)
         return rows.with_format("arrow")[:], where
-    folder = os.path.join("xnli", config) if task.languages else config
+    folder = config
+    if task.languages:
+        folder = os.path.join("xnli", config)
     return _read_file("data_dir", os.path.join(arguments.data_dir, folder, f"{split}.jsonl"))
 
 
@@ -172,6 +179,7 @@ def load_task(
         parts = []
         for split in splits:
             table, where = read_benchmark(arguments, task, config, split)
+            # Of each split: a benchmark's two validation sets are cut alike.
             parts.append(first_rows(_labelled_rows(task, table, where, "label"), most))
         return datasets.concatenate_datasets(parts)
 
@@ -211,6 +219,7 @@ def _labelled_rows(task: Task, table: pa.Table, where: str, label_column: str) -
 
 def rows_hash(task: Task, *parts: datasets.Dataset) -> str:
     """Return a hash of the names of a task's classes and of all values of its rows."""
+    # Of values, in parts of a fixed size, so that it does not depend on how Arrow stores them.
     digest = xxh3_128(repr(task.label_names).encode())
     for part in parts:
         for table in part.with_format("arrow").iter(4096):
@@ -316,6 +325,7 @@ def label_values(column: pa.ChunkedArray) -> list:
 
 
 def _is_empty(value: Any) -> bool:
+    # Nothing else differs from itself.
     is_nan = value != value
     return is_nan or str(value).strip() == ""
 
@@ -328,6 +338,7 @@ def numbers_in(values: Sequence) -> list[float] | None:
     present = [
         value for value in values if value is not None and str(value).strip().lower() not in MISSING
     ]
+    # `float` would take them for 0 and 1.
     if any(isinstance(value, bool) for value in present):
         return None
     try:

@@ -39,7 +39,9 @@ class Task:
     @property
     def num_classes(self) -> int:
         """Number of classes, or of labels that a row may have; 1 for regression."""
-        return 1 if self.label_names is None else len(self.label_names)
+        if self.label_names is None:
+            return 1
+        return len(self.label_names)
 
     @property
     def num_labels(self) -> int:
@@ -47,7 +49,9 @@ class Task:
 
         Each candidate of a multiple choice (copa) gets a score, so one output is enough for it.
         """
-        return 1 if self.form == "copa" else self.num_classes
+        if self.form == "copa":
+            return 1
+        return self.num_classes
 
 
 _PAIR = ("sentence1", "sentence2")
@@ -137,6 +141,7 @@ def select_tasks(names: Sequence[str], languages: Sequence[str] | None = None) -
 def _check_is_known(name: str) -> None:
     if name in TASKS or name in GROUPS:
         return
+    # However far off a name is, the nearest one shows what names look like.
     (nearest,) = difflib.get_close_matches(name.lower(), [*TASKS, *GROUPS], n=1, cutoff=0.0)
     listed = [*GROUPS, *GROUPS["glue"], *GROUPS["superglue"], "xnli", "xnli_<language>"]
     raise ValueError(

@@ -70,7 +70,8 @@ class _Numbers(BaseEstimator):
     """A stand-in for a model that predicted these outputs, since scorers take models."""
 
     def __init__(self, outputs=None):
-        self.outputs = outputs  # (N, C), or (N, 1) numbers
+        # (N, C), or (N, 1) numbers.
+        self.outputs = outputs
 
     def predict(self, rows):
         return self.outputs[:, 0]
