@@ -78,7 +78,8 @@ def load_scored_model(name_or_path: str, args: ZeroShotArguments) -> "ScoredPosi
         tokenizer=tokenizer,
         batch_size=batch_size,
         max_length=args.max_length,
-        softmax_dtype="float32",  # half precision would make long answers tie
+        # Half precision would make long answers tie.
+        softmax_dtype="float32",
         add_bos_token=False if closes_texts else None,
     )
     if args.max_length is None and tokenizer.model_max_length < scored_model.max_length:

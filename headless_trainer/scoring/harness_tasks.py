@@ -72,6 +72,7 @@ def use_data_files(manager: TaskManager, items: Sequence[str]) -> None:
             definition["test_split"] = scored_split
             definition["fewshot_split"] = scored_split
             definition["fewshot_config"] = few_shot | {"split": scored_split}
+        # Every split that the task may read, or a rest of its own dataset would be looked for.
         splits = {value for name, value in definition.items() if name.endswith("_split") and value}
         definition["dataset_path"] = BUILDERS.get(Path(file).suffix, "json")
         definition["dataset_name"] = None
@@ -88,7 +89,10 @@ def define(manager: TaskManager, name: str, changes: dict) -> None:
 def _definition(manager: TaskManager, name: str) -> dict:
     """Return a copy of the definition of a task, with the Python functions that it names."""
     entry = manager.task_index[name]
-    return load_yaml(entry.yaml_path) if entry.yaml_path else dict(entry.cfg)
+    # A definition that `define` has changed stands in the index alone.
+    if entry.yaml_path:
+        return load_yaml(entry.yaml_path)
+    return dict(entry.cfg)
 
 
 def load_named_tasks(manager: TaskManager, name: str) -> dict:

@@ -111,7 +111,9 @@ def _compare_score(score: Any, first_documents: list, second_documents: list) ->
         compared.p = mean_test(first_documents, second_documents, paired=True)
         if score.value_x != score.value_y:
             second_is_better = (score.value_y > score.value_x) == direction
-            compared.better = 1 if second_is_better else 0
+            compared.better = 0
+            if second_is_better:
+                compared.better = 1
     return compared
 
 
@@ -165,7 +167,9 @@ def zero_shot_table(folders: Iterable[str | Path]) -> str:
         column = {}
         for row in score_rows(results).itertuples():
             shots = results.get("n-shot", {}).get(row.task)
-            task = f"{row.task}, {shots}-shot" if shots else row.task
+            task = row.task
+            if shots:
+                task += f", {shots}-shot"
             known_inputs = inputs_of_task.setdefault(task, [])
             inputs = _inputs(results, row.task)
             if inputs not in known_inputs:

@@ -45,7 +45,9 @@ def add_scores(folder: Path, model: str, results: dict[str, Any], identity: Mode
     not record the tokenizer.
     """
     path = folder / RESULTS_NAME
-    stored = read_results(folder) if path.is_file() else {}
+    stored = {}
+    if path.is_file():
+        stored = read_results(folder)
     recorded = asdict(identity)
     if stored and any(stored.get(name) != value for name, value in recorded.items()):
         aside = folder / f"results_{stored.get('weights')}_{stored.get('tokenizer_and_code')}.json"
@@ -66,7 +68,9 @@ def add_scores(folder: Path, model: str, results: dict[str, Any], identity: Mode
 
 def _as_json(value: Any) -> Any:
     """Turn NumPy's numbers and arrays into lists, and Python functions into their names."""
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return str(value)
 
 
 def _documents(samples: list[dict]) -> dict[str, Any]:
@@ -117,4 +121,6 @@ def score_rows(results: dict[str, Any]) -> pandas.DataFrame:
 def metric_label(metric: str) -> str:
     """Return a metric's name for tables, with its filter in brackets if it has one."""
     name, _, filter_name = metric.partition(",")
-    return name if filter_name == "none" else f"{name} ({filter_name})"
+    if filter_name == "none":
+        return name
+    return f"{name} ({filter_name})"
