@@ -169,9 +169,16 @@ class SameOrderTrainer(Trainer):
     """A `Trainer` that takes the rows in the order of `ClassificationTrainer`."""
 
     def _get_train_sampler(self, train_dataset=None):
-        dataset = self.train_dataset if train_dataset is None else train_dataset
+        dataset = train_dataset
+        if dataset is None:
+            dataset = self.train_dataset
         lengths = np.array([len(ids) for ids in dataset["input_ids"]])
-        return SimilarLengthSampler(self, lengths)
+        return SimilarLengthSampler(
+            lengths,
+            self.get_total_train_batch_size(self.args),
+            self.args,
+            epoch=lambda: self.state.epoch,
+        )
 
 
 def run_of_transformers(args: argparse.Namespace, name: str, way: str, seed: int) -> dict:
