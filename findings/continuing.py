@@ -106,7 +106,8 @@ def gemma_runs(rate: float = 1e-4) -> dict[str, dict[str, Any]]:
     return runs
 
 
-def gemma_row(name: str, run: dict[str, Any]) -> tuple[str, ...]:
+def run_row(name: str, run: dict[str, Any]) -> tuple[str, ...]:
+    """Return what a run of studies/real_models.py learned of new texts and kept of old ones."""
     return (
         name,
         figure(run["new"]),
@@ -156,10 +157,10 @@ def gemma() -> Card:
         "is small at 3e-5, and a tenth at 1e-4, which is too high for either.",
         columns=("rate, method", *GEMMA_COLUMNS[1:]),
         rows=[
-            gemma_row("before", gentle["before"]),
-            *(gemma_row(f"3e-5, {method}", gentle[method]) for method in methods),
-            *(gemma_row(f"1e-4, {method}", high[method]) for method in methods),
-            gemma_row("3e-4, sampled softmax", highest["sampled softmax"]),
+            run_row("before", gentle["before"]),
+            *(run_row(f"3e-5, {method}", gentle[method]) for method in methods),
+            *(run_row(f"1e-4, {method}", high[method]) for method in methods),
+            run_row("3e-4, sampled softmax", highest["sampled softmax"]),
         ],
         conditions=OF_GEMMA,
         would_change="Rates below 3e-5, more tokens, other seeds, and old texts among the new ones "
@@ -188,10 +189,10 @@ def gemma_candidates() -> Card:
         "recent target would weigh much in many steps.",
         columns=GEMMA_COLUMNS,
         rows=[
-            gemma_row("exact softmax", runs["exact softmax"]),
-            gemma_row("sampled softmax, topped up by frequency", sampled),
-            gemma_row("topped up with targets of recent steps", recent),
-            gemma_row("4,096 uniform draws, no exact steps", uniform),
+            run_row("exact softmax", runs["exact softmax"]),
+            run_row("sampled softmax, topped up by frequency", sampled),
+            run_row("topped up with targets of recent steps", recent),
+            run_row("4,096 uniform draws, no exact steps", uniform),
         ],
         conditions=replace(
             OF_GEMMA,

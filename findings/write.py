@@ -22,6 +22,7 @@ from findings import (
     learned,
     pictures,
     questions,
+    smollm2,
     speed,
     vocabularies,
 )
@@ -33,6 +34,7 @@ from headless_trainer.presentation.tables import markdown
 TOPICS = (
     from_scratch,
     continuing,
+    smollm2,
     gpu,
     speed,
     candidates,
