@@ -630,8 +630,8 @@ RECIPES = {
     ),
     "recipe_longest_pools": Record(
         "Do larger pools close the gap of a GPT-NeoX with a vocabulary of 8,000?",
-        "Yes. After 9.8 million tokens headless is level with vanilla in both pretrainings. One "
-        "size of pool and one rate were run.",
+        "Yes. In the end headless is level with vanilla in both pretrainings. One size of pool and "
+        "one rate were run.",
         pools_of_neox_are_level_with_vanilla,
     ),
     "recipe_roformer_6000_pools": Record(
