@@ -479,7 +479,8 @@ def forgetting() -> Card:
             rates="the best of three or four for each objective",
             code=UNIFORM_DRAWS,
         ),
-        would_change="Lower rates, old texts among the new ones (`--replay_file`), real models.",
+        would_change="Lower rates, old texts among the new ones (`--replay_file`). "
+        "[One real model](continue_smollm2_headless.md) also forgets.",
         records=tuple(toy.folder for toy in toys),
     )
 
