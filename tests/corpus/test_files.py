@@ -8,7 +8,7 @@ from row_files import write_rows
 
 from headless_trainer.corpus.documents import LocalFile
 from headless_trainer.corpus.file_rows import read_rows, read_tables
-from headless_trainer.corpus.files import expand, opened
+from headless_trainer.corpus.files import cache_of, expand, opened
 
 ROWS = [
     {"id": "007", "label": "01", "text": "two\nlines, \"quoted\""},
@@ -248,3 +248,8 @@ def test_names_stand_for_files_folders_and_globs(tmp_path, monkeypatch):
         ValueError, match="^train_file names '.*/z/a.csv' twice: its documents would count twice"
     ):
         expand("train_file", ["z/*.csv", "z"])
+
+
+@pytest.mark.parametrize("cache_dir", ["/cache", None])
+def test_a_data_set_of_the_hub_is_cached_where_cache_dir_says(cache_dir):
+    assert cache_of("someone/a_data_set", None, cache_dir) == cache_dir
