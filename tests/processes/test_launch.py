@@ -138,6 +138,14 @@ def test_fsdp_sums_in_32_bits():
     )
 
 
+def test_fsdp_shards_no_layer_around_the_embedding():
+    plugin = SimpleNamespace(
+        transformer_cls_names_to_wrap=["GPT2Block", "GPT2Model"], mixed_precision_policy=None
+    )
+    prepare_fsdp(plugin, tiny_model("clm", layers=1))
+    assert plugin.transformer_cls_names_to_wrap == ["GPT2Block"]
+
+
 def parsed(name: str, *flags: str):
     arguments = ["--config_file", str(CONFIGS[name]), *flags, "script.py"]
     return _validate_launch_command(launch_command_parser().parse_args(arguments))[0]
