@@ -53,8 +53,8 @@ class Figure:
         divisor: sum of the divisors; None for a figure that is averaged over steps.
     """
 
-    value: Tensor | float = 0.0
-    divisor: Tensor | float | None = None
+    value: Tensor | float
+    divisor: Tensor | float | None
 
 
 class TrainingWindow(TrainerCallback):
@@ -151,10 +151,10 @@ class TrainingWindow(TrainerCallback):
         """
         if isinstance(value, Tensor):
             value = value.detach()
-        figure = self._figures.get(name)
-        if figure is None:
-            self._figures[name] = Figure(value, divisor)
-            return
+        if name not in self._figures:
+            # Sums of its own: whoever passed a tensor may go on to change it.
+            self._figures[name] = Figure(0.0, None if divisor is None else 0.0)
+        figure = self._figures[name]
         if (figure.divisor is None) != (divisor is None):
             raise ValueError(
                 f"divisor of {name!r} is {divisor!r} but was {figure.divisor!r} before: a figure "

@@ -79,6 +79,15 @@ def test_window_in_numbers(clock):
     }
 
 
+def test_a_tensor_that_changes_after_it_was_added_leaves_the_figure_as_it_was():
+    window = TrainingWindow()
+    hits, rows = torch.tensor(3.0), torch.tensor(4.0)
+    window.add("hits", hits, rows)
+    hits.zero_()
+    rows.fill_(100.0)
+    assert window.flush(CPU)["hits"] == 0.75
+
+
 @pytest.mark.parametrize("divisors", [(None, 2), (2, None)])
 def test_a_figure_with_a_divisor_in_only_one_of_two_calls_is_refused(divisors):
     window = TrainingWindow()
