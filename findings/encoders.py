@@ -8,14 +8,16 @@ from findings.recipes import (
     UNTIED_VANILLA,
 )
 from findings.records import (
+    BATCH_ALONE,
+    LARGER_POOLS,
     below,
+    by_candidates,
     check,
     difference,
     figure,
     in_words,
     is_clear,
     millions,
-    of_seeds,
     paired_difference,
     percent,
     results,
@@ -158,32 +160,31 @@ def do_larger_pools_help_encoders() -> Card:
     with_pools = results("studies/results/recipe_roformer_6000_pools")[
         f"{HEADLESS} + pools of 16256"
     ]
-    seeds = with_pools["seeds"]
     perplexities, accuracies = (
-        {
-            "headless, the batch alone": of_seeds(of_batches[HEADLESS], key, seeds),
-            "headless, pools of 16,256": with_pools[key],
-            "vanilla": of_seeds(of_batches[VANILLA], key, seeds),
-        }
+        by_candidates(key, with_pools, of_batches[HEADLESS], of_batches[VANILLA])
         for key in ("perplexity", "accuracy")
     )
-    batch, pools, vanilla = perplexities
-    for first, second in zip(accuracies[pools], accuracies[batch], strict=True):
-        check(first - second > 0.005, "pools raise the accuracy of each pretraining")
-    gain = paired_difference(accuracies[pools], accuracies[vanilla])[0]
+    pairs = zip(accuracies[LARGER_POOLS], accuracies[BATCH_ALONE], strict=True)
+    for with_more, without in pairs:
+        check(with_more - without > 0.005, "pools raise the accuracy of each pretraining")
+    gain = paired_difference(accuracies[LARGER_POOLS], accuracies["vanilla"])[0]
     check(gain > -0.002, "accuracy is within 0.2 points of vanilla's, or above it")
-    check(below(perplexities[pools], perplexities[vanilla]) > -0.005, "so is perplexity")
+    check(below(perplexities[LARGER_POOLS], perplexities["vanilla"]) > -0.005, "so is perplexity")
     rows = []
-    for name in perplexities:
+    for label, name in (
+        ("headless, the batch alone", BATCH_ALONE),
+        ("headless, pools of 16,256", LARGER_POOLS),
+        ("vanilla", "vanilla"),
+    ):
         compared = ["", ""]
-        if name != vanilla:
+        if name != "vanilla":
             compared = [
-                difference(perplexities[name], perplexities[vanilla], 2),
-                difference(accuracies[name], accuracies[vanilla], 2, factor=100),
+                difference(perplexities[name], perplexities["vanilla"], 2),
+                difference(accuracies[name], accuracies["vanilla"], 2, factor=100),
             ]
         rows.append(
             (
-                name,
+                label,
                 figure(perplexities[name]),
                 compared[0],
                 percent(accuracies[name], 2),
@@ -194,8 +195,8 @@ def do_larger_pools_help_encoders() -> Card:
         name="do_larger_pools_help_encoders",
         question="Do larger pools close the gap of encoders?",
         answer="Yes, with pools of 16,256 targets accuracy is vanilla's, too",
-        figure=f"accuracy {percent(accuracies[pools], 2)} against vanilla's "
-        f"{percent(accuracies[vanilla], 2)} after 24.6 M tokens",
+        figure=f"accuracy {percent(accuracies[LARGER_POOLS], 2)} against vanilla's "
+        f"{percent(accuracies['vanilla'], 2)} after 24.6 M tokens",
         text="An encoder predicts few tokens in a step, so its pools are small. `--pool_size` adds "
         "the targets of some twenty steps before. It removes the point of accuracy that headless "
         "lacks without it.",
@@ -212,7 +213,7 @@ def do_larger_pools_help_encoders() -> Card:
             vocabulary="8,000",
             tokens=f"{millions(with_pools['tokens'])}, in {BATCHES}",
             machine="CPU",
-            seeds=in_words(len(seeds)),
+            seeds=in_words(len(with_pools["seeds"])),
             rates="2e-3 alone with pools, which is the best rate without them",
         ),
         would_change="More pretrainings, larger encoders, larger vocabularies, other sizes of "

@@ -17,7 +17,10 @@ from findings.recipes import (
     VANILLA_DEFAULT,
 )
 from findings.records import (
+    BATCH_ALONE,
+    LARGER_POOLS,
     below,
+    by_candidates,
     check,
     difference,
     figure,
@@ -25,7 +28,6 @@ from findings.records import (
     is_clear,
     is_searched,
     millions,
-    of_seeds,
     one_having,
     paired_difference,
     percent,
@@ -97,22 +99,17 @@ def do_larger_pools_close_the_gap() -> Card:
     of_batches = results("studies/results/recipe_32k_24400")
     with_pools = results("studies/results/recipe_32k_24400_pools")[LARGE_POOLS]
     times = results("benchmarks/results/pools_one_thread")["32000"]
-    # The runs with pools may have fewer seeds than the others.
     seeds = with_pools["seeds"]
     perplexities, accuracies = (
-        {
-            "batch alone": of_seeds(of_batches[HEADLESS], key, seeds),
-            "pools": with_pools[key],
-            "vanilla": of_seeds(of_batches[VANILLA], key, seeds),
-        }
+        by_candidates(key, with_pools, of_batches[HEADLESS], of_batches[VANILLA])
         for key in ("perplexity", "accuracy")
     )
     vanilla = perplexities["vanilla"]
-    deficit = sum(perplexities["batch alone"]) - sum(vanilla)
-    left = sum(perplexities["pools"]) - sum(vanilla)
+    deficit = sum(perplexities[BATCH_ALONE]) - sum(vanilla)
+    left = sum(perplexities[LARGER_POOLS]) - sum(vanilla)
     check(left < deficit / 4, "pools remove three quarters of the deficit or more")
-    check(not is_clear(perplexities["pools"], vanilla), "pools and vanilla are level")
-    accuracy = paired_difference(accuracies["pools"], accuracies["vanilla"])
+    check(not is_clear(perplexities[LARGER_POOLS], vanilla), "pools and vanilla are level")
+    accuracy = paired_difference(accuracies[LARGER_POOLS], accuracies["vanilla"])
     check(accuracy[0] > -0.0015, "accuracy is within 0.15 points of vanilla's")
     rows = [
         (
@@ -123,8 +120,8 @@ def do_larger_pools_close_the_gap() -> Card:
             percent(times[timed]["share of the exact step"]),
         )
         for label, name, timed in (
-            ("headless, the batch alone", "batch alone", "the batch"),
-            ("headless, pools of 32,512", "pools", "32,512 targets"),
+            ("headless, the batch alone", BATCH_ALONE, "the batch"),
+            ("headless, pools of 32,512", LARGER_POOLS, "32,512 targets"),
             ("vanilla", "vanilla", "exact softmax"),
         )
     ]
@@ -132,8 +129,8 @@ def do_larger_pools_close_the_gap() -> Card:
         name="do_larger_pools_close_the_gap",
         question="Do larger pools close the gap at equal tokens?",
         answer="Yes, with pools of 32,512 targets headless is level with vanilla",
-        figure=f"perplexity {figure(perplexities['pools'])} against vanilla's {figure(vanilla)} "
-        f"after 25 M tokens ({pretrainings(seeds)})",
+        figure=f"perplexity {figure(perplexities[LARGER_POOLS])} against vanilla's "
+        f"{figure(vanilla)} after 25 M tokens ({pretrainings(seeds)})",
         short_figure="no clear difference in perplexity",
         text="`--pool_size` adds the targets of recent steps to those of the batch. The step takes "
         "longer than with the batch alone, and still far less than the exact softmax.",

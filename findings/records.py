@@ -169,6 +169,23 @@ def of_seeds(recipe: dict, key: str, seeds: list[int]) -> list[float]:
     return [by_seed[seed] for seed in seeds]
 
 
+BATCH_ALONE = "the batch alone"
+LARGER_POOLS = "larger pools"
+
+
+def by_candidates(key: str, pools: dict, headless: dict, vanilla: dict) -> dict[str, list[float]]:
+    """Return what headless has under a key with larger pools and with the batch alone, and
+    vanilla, for the seeds that the larger pools have: they may be fewer.
+
+    Source: all are recipes of results.json files of studies/recipe.py.
+    """
+    return {
+        BATCH_ALONE: of_seeds(headless, key, pools["seeds"]),
+        LARGER_POOLS: pools[key],
+        "vanilla": of_seeds(vanilla, key, pools["seeds"]),
+    }
+
+
 def of_each_seed(method: dict, name: str) -> list[float]:
     """Return a figure of a method of examples/items, one for each seed."""
     return [seed[name] for seed in method["seeds"].values()]
