@@ -17,7 +17,6 @@ import argparse
 import json
 import random
 import shlex
-import statistics
 import subprocess
 import sys
 from collections import defaultdict
@@ -66,11 +65,11 @@ class Task:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
-    results = [
-        row
-        for task in args.tasks
-        for row in rows_of(task, {loss: fine_tuned(args, task, loss) for loss in LOSSES})
-    ]
+    results = []
+    for task in args.tasks:
+        train_file = file_to_train_on(args, task)
+        runs = {loss: fine_tuned(args, task, train_file, loss) for loss in LOSSES}
+        results += rows_of(task, runs)
     shared.write_results(args.results_dir or args.output_dir, results, table_of(args, results))
 
 
@@ -110,20 +109,25 @@ def parse_task(text: str) -> Task:
 # Training -------------------------------------------------------------------------------------
 
 
-def fine_tuned(args: argparse.Namespace, task: Task, loss: str) -> list[dict]:
+def file_to_train_on(args: argparse.Namespace, task: Task) -> Path:
+    """Return the task's own training file, or one with the rows that are left after the cut."""
+    whole = args.data_dir / task.name / "train.jsonl"
+    if task.ratio is None:
+        return whole
+    train_file = args.output_dir / f"{task.label}.jsonl"
+    write_rows(train_file, cut(shared.read_rows(whole), task))
+    return train_file
+
+
+def fine_tuned(args: argparse.Namespace, task: Task, train_file: Path, loss: str) -> list[dict]:
     """Fine-tune the model with each seed, unless that was done before, and return the runs."""
-    folder = args.data_dir / task.name
-    rows = read_rows(folder / "train.jsonl")
-    train_file = folder / "train.jsonl"
-    if task.ratio is not None:
-        train_file = args.output_dir / f"{task.label}.jsonl"
-        write_rows(train_file, cut(rows, task))
+    (first_row,) = shared.read_rows(train_file, 1)
     output = args.output_dir / task.label
     settings = {
         "model_name_or_path": args.model,
         "train_file": train_file,
-        "validation_file": folder / "validation.jsonl",
-        "text_columns": [column for column in COLUMNS_OF_TEXT if column in rows[0]],
+        "validation_file": args.data_dir / task.name / "validation.jsonl",
+        "text_columns": [column for column in COLUMNS_OF_TEXT if column in first_row],
         "label_column": "label",
         "task_label": task.label,
         "metric": task.metric,
@@ -137,10 +141,6 @@ def fine_tuned(args: argparse.Namespace, task: Task, loss: str) -> list[dict]:
     return sorted(
         (run for run in of_loss if run["seed"] in args.seeds), key=lambda run: run["seed"]
     )
-
-
-def read_rows(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def write_rows(path: Path, rows: list[dict]) -> None:
@@ -202,9 +202,7 @@ def table_of(args: argparse.Namespace, results: list[dict]) -> list[str]:
     for row in results:
         line = [row["task"], row["metric"], row["loss"], str(len(row["seeds"]))]
         for name in SCORES:
-            percents = [100 * score for score in row[name]]
-            line.append(f"{statistics.mean(percents):.1f}")
-            line.append(f"{statistics.stdev(percents):.1f}" if len(percents) > 1 else "")
+            line += shared.mean_and_deviation(row[name])
         cells.append(line)
     return [markdown(head, cells)]
 

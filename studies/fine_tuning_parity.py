@@ -22,7 +22,6 @@ runs are not repeated.
 import argparse
 import json
 import shlex
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable
@@ -200,8 +199,8 @@ def run_of_transformers(args: argparse.Namespace, name: str, way: str, seed: int
         return {"score": float(task.score(evaluated.label_ids, predictions))}
 
     folder = args.data_dir / name
-    train_rows = read_rows(folder / "train.jsonl", args.max_train_samples)
-    held_out_rows = read_rows(folder / "validation.jsonl", args.max_eval_samples)
+    train_rows = shared.read_rows(folder / "train.jsonl", args.max_train_samples)
+    held_out_rows = shared.read_rows(folder / "validation.jsonl", args.max_eval_samples)
     trainer_class = SameOrderTrainer if way == SAME_ORDER else Trainer
     trainer = trainer_class(
         model,
@@ -239,12 +238,6 @@ def training_arguments(args: argparse.Namespace, seed: int) -> TrainingArguments
     flags = [*shared.as_flags(settings), *shlex.split(args.flags)]
     (parsed,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(flags)
     return parsed
-
-
-def read_rows(path: Path, limit: int | None) -> list[dict]:
-    """Return the first ``limit`` rows of a file, or all."""
-    lines = path.read_text(encoding="utf-8").splitlines()[:limit]
-    return [json.loads(line) for line in lines]
 
 
 def encoded(rows: list[dict], task: Task, tokenizer, max_seq_length: int) -> Dataset:
@@ -295,9 +288,7 @@ def table_of(results: list[dict]) -> list[str]:
     for row in results:
         line = [row["task"], row["metric"], row["way"], str(len(row["seeds"])), str(row["steps"])]
         for name in ("score", "last_score"):
-            percents = [100 * score for score in row[name]]
-            line.append(f"{statistics.mean(percents):.1f}")
-            line.append(f"{statistics.stdev(percents):.1f}" if len(percents) > 1 else "")
+            line += shared.mean_and_deviation(row[name])
         for figure in ("losses", "held_out_losses", "scores"):
             differences = row.get(f"difference_of_{figure}")
             line.append("" if differences is None else f"{max(differences):.1e}")

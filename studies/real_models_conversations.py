@@ -18,6 +18,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+import shared
+
 from headless_trainer.files.whole import write_whole
 
 QUESTIONS_OF_COPA = {
@@ -55,11 +57,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 def rows_of(files: Iterable[str]) -> list[dict]:
     """Return the rows of all files, one JSON object a line."""
-    rows = []
-    for file in files:
-        with open(file, encoding="utf-8") as lines:  # str.splitlines also breaks within a text
-            rows += [json.loads(line) for line in lines]
-    return rows
+    return [row for file in files for row in shared.read_rows(file)]
 
 
 def conversation(request: str, answer: str) -> list[dict[str, str]]:

@@ -4,6 +4,7 @@ results.
 
 import argparse
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -508,6 +509,24 @@ def language_model(folder: Path):
     else:
         model = AutoModelForCausalLM.from_pretrained(folder)
     return model.eval()
+
+
+def read_rows(path: str | Path, limit: int | None = None) -> list[dict]:
+    """Return the first ``limit`` rows of a .jsonl file, or all."""
+    # By the file's own lines: `str.splitlines` also breaks at characters within a text.
+    with open(path, encoding="utf-8") as lines:
+        return [json.loads(line) for line in itertools.islice(lines, limit)]
+
+
+def mean_and_deviation(scores: list[float]) -> list[str]:
+    """Return the mean and the standard deviation of scores x 100, as cells of a table; one score
+    has no deviation.
+    """
+    percents = [100 * score for score in scores]
+    mean = f"{statistics.mean(percents):.1f}"
+    if len(percents) == 1:
+        return [mean, ""]
+    return [mean, f"{statistics.stdev(percents):.1f}"]
 
 
 def spread(values: list[float], digits: int) -> str:

@@ -226,3 +226,19 @@ def test_rows_are_made_before_the_first_run_is_timed(commands, tmp_path, own_cac
     tokenizer = AutoTokenizer.from_pretrained(shared.tokenizer_of(args))
     assert shared.token_rows(shared.data_arguments(args), tokenizer, "train", 1).shape[1] == 128
     assert made and made == {path: path.stat().st_mtime_ns for path in cache.rglob("*.arrow")}
+
+
+def test_a_row_with_a_line_separator_in_its_text_is_one_row(study, tmp_path):
+    rows = [{"text": "first\u2028second"}, {"text": "third"}]
+    path = tmp_path / "rows.jsonl"
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    path.write_text("".join(lines), encoding="utf-8")
+    read_rows = study("shared").read_rows
+    assert read_rows(path) == rows
+    assert read_rows(path, 1) == rows[:1]
+
+
+def test_scores_of_several_seeds_have_a_deviation_and_one_has_none(study):
+    shared = study("shared")
+    assert shared.mean_and_deviation([0.5, 0.7]) == ["60.0", "14.1"]
+    assert shared.mean_and_deviation([0.5]) == ["50.0", ""]
