@@ -14,6 +14,7 @@ of the word after the text before it (for pieces, the sum of theirs), and nats o
 
 import itertools
 from collections import Counter
+from typing import NamedTuple
 
 import shared
 import torch
@@ -24,7 +25,16 @@ from transformers import AutoTokenizer, PreTrainedModel
 from headless_trainer.presentation.tables import markdown
 
 FORMS = ("pieces", "mean of the pieces", "mean of all tokens")
-Place = tuple[int, int, int]  # row, start of the word, start of the text after it
+WORD = "the word"
+FOLLOWING = "each following token"
+
+
+class Occurrence(NamedTuple):
+    """Where a word stands: its row, its first token, and the first token after it."""
+
+    row: int
+    start: int
+    end: int
 
 
 def main() -> None:
@@ -38,82 +48,99 @@ def main() -> None:
     ids = shared.token_rows(
         shared.data_arguments(args), tokenizer, "validation", args.held_out_rows
     )
-    places = occurrences(
-        ids, tokenizer.batch_decode([[each] for each in range(len(tokenizer))]), args
-    )
+    texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+    measured_at = occurrences(ids, texts, args)
     nats_of = {
-        recipe: [measure(shared.language_model(each), ids, places, args) for each in runs[recipe]]
-        for recipe in runs
+        recipe: [
+            measure(shared.language_model(folder), ids, measured_at, args) for folder in folders
+        ]
+        for recipe, folders in runs.items()
     }
-    roles = ("the word", "each following token")
-    head = ["recipe", "nats of", *FORMS]
-    rows = [
-        (recipe, role, *(shared.spread([seed[role][form] for seed in seeds], 3) for form in FORMS))
-        for (recipe, seeds), role in itertools.product(nats_of.items(), roles)
-    ]
-    words = {tuple(ids[row, start:end].tolist()) for row, start, end in places}
+    rows = []
+    for recipe, nats_of_seeds in nats_of.items():
+        for role in (WORD, FOLLOWING):
+            nats = [
+                shared.spread([nats_of_seed[role][form] for nats_of_seed in nats_of_seeds], 3)
+                for form in FORMS
+            ]
+            rows.append((recipe, role, *nats))
+    words = {tuple(ids[row, start:end].tolist()) for row, start, end in measured_at}
     note = (
-        f"{len(words):,} words, {len(places):,} occurrences; "
+        f"{len(words):,} words, {len(measured_at):,} occurrences; "
         "mean over pretrainings, with its standard error in brackets."
     )
-    folder = args.results_dir or args.output_dir / "novel_tokens"
-    results = {"words": len(words), "occurrences": len(places), "recipes": nats_of}
     shared.write_results(
-        folder,
-        results,
-        [markdown(head, rows, left=2), "", note],
-        None,
-        itertools.chain(*runs.values()),
+        args.results_dir or args.output_dir / "novel_tokens",
+        {"words": len(words), "occurrences": len(measured_at), "recipes": nats_of},
+        [markdown(["recipe", "nats of", *FORMS], rows, left=2), "", note],
+        runs=itertools.chain(*runs.values()),
     )
 
 
-def occurrences(ids: Tensor, texts: list[str], args) -> list[Place]:
-    """Return the places in ``(rows, T)`` ids where the most frequent multi-piece words have text
-    before and enough after.
+def occurrences(ids: Tensor, texts: list[str], args) -> list[Occurrence]:
+    """Return the occurrences in ``(rows, T)`` ids of the most frequent words of several pieces
+    that have text before them and enough after.
 
     A word is a space and letters; ``texts`` holds the text of each token.
     """
     begins = [text[:1] == " " and text[1:].isalpha() for text in texts]
     goes_on = [text.isalpha() for text in texts]
-    places: list[Place] = []
+    candidates: list[tuple[Occurrence, tuple[int, ...]]] = []
     for number, row in enumerate(ids.tolist()):
-        for start in (place for place in range(1, len(row)) if begins[row[place]]):
-            end = next(
-                (place for place in range(start + 1, len(row)) if not goes_on[row[place]]), len(row)
-            )
-            if end - start > 1 and end + args.following <= len(row):
-                places.append((number, start, end))
-    word_at = {place: tuple(ids[place[0], place[1] : place[2]].tolist()) for place in places}
-    kept = {word for word, _ in Counter(word_at.values()).most_common(args.words)}
-    return [place for place in places if word_at[place] in kept]
+        # The first token of a row has no text before it.
+        for start in range(1, len(row)):
+            if not begins[row[start]]:
+                continue
+            end = start + 1
+            while end < len(row) and goes_on[row[end]]:
+                end += 1
+            has_several_pieces = end - start > 1
+            has_enough_after = end + args.following <= len(row)
+            if has_several_pieces and has_enough_after:
+                candidates.append((Occurrence(number, start, end), tuple(row[start:end])))
+    frequencies = Counter(word for _, word in candidates)
+    frequent = {word for word, _ in frequencies.most_common(args.words)}
+    return [occurrence for occurrence, word in candidates if word in frequent]
 
 
 @torch.no_grad()
 def measure(
-    model: PreTrainedModel, ids: Tensor, places: list[Place], args
+    model: PreTrainedModel, ids: Tensor, measured_at: list[Occurrence], args
 ) -> dict[str, dict[str, float]]:
-    """Return the mean nats of the word and of each following token, in each of the `FORMS`."""
-    embedding = model.get_input_embeddings().weight
-    sums = {role: dict.fromkeys(FORMS, 0.0) for role in ("the word", "each following token")}
-    for row, start, end in places:
+    """Return the mean nats of the word and of each following token, in each of the `FORMS`.
+
+    Args:
+        model: a decoder.
+        ids: ``(rows, T)`` held-out tokens.
+        measured_at: occurrences of words in them.
+        args: the study's arguments.
+    """
+    embedding = model.get_input_embeddings().weight  # (V, D)
+    sums = {role: dict.fromkeys(FORMS, 0.0) for role in (WORD, FOLLOWING)}
+    for row, start, end in measured_at:
         pieces = ids[row, start:end]
         following = ids[row, end : end + args.following]
         before = embedding[ids[row, :start]]
-        inputs = embedding[pieces], embedding[pieces].mean(0, True), embedding.mean(0, True)
-        for form, word in zip(FORMS, inputs, strict=True):
-            text = torch.cat([before, word, embedding[following[:-1]]])
-            logits = model(inputs_embeds=text[None]).logits[0]  # (tokens, V)
-            nats = cross_entropy(logits[-len(following) :], following)
-            sums["each following token"][form] += nats.item() / len(places)
-            if form == FORMS[0]:
-                scores = logits[start - 1]
-                nats = cross_entropy(logits[start - 1 : end - 1], pieces, reduction="sum")
-                sums["the word"][form] += nats.item() / len(places)
+        vectors_of_word = (
+            embedding[pieces],
+            embedding[pieces].mean(0, keepdim=True),
+            embedding.mean(0, keepdim=True),
+        )
+        logits_of = {}
+        for form, vectors in zip(FORMS, vectors_of_word, strict=True):
+            text = torch.cat([before, vectors, embedding[following[:-1]]])  # (tokens, D)
+            logits_of[form] = model(inputs_embeds=text[None]).logits[0]  # (tokens, V)
+            nats = cross_entropy(logits_of[form][-len(following) :], following)
+            sums[FOLLOWING][form] += nats.item() / len(measured_at)
+        logits = logits_of[FORMS[0]]
+        nats = cross_entropy(logits[start - 1 : end - 1], pieces, reduction="sum")
+        sums[WORD][FORMS[0]] += nats.item() / len(measured_at)
         # The score is linear in vector and bias, so their means give the mean score.
-        for form, new in zip(FORMS[1:], (scores[pieces].mean(), scores.mean()), strict=True):
-            sums["the word"][form] += (
-                torch.cat([scores, new[None]]).logsumexp(0) - new
-            ).item() / len(places)
+        scores = logits[start - 1]  # (V,)
+        new_scores = (scores[pieces].mean(), scores.mean())
+        for form, new_score in zip(FORMS[1:], new_scores, strict=True):
+            nats = torch.cat([scores, new_score[None]]).logsumexp(0) - new_score
+            sums[WORD][form] += nats.item() / len(measured_at)
     return sums
 
 
