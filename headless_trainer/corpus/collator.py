@@ -148,6 +148,7 @@ def _with_positions(row: dict, number: int) -> dict:
         return row
     lengths = np.asarray(row[LENGTHS])
     tokens = len(row["input_ids"])
+    # The kinds are signed and unsigned integers.
     are_counts = lengths.ndim == 1 and lengths.dtype.kind in "iu" and (lengths > 0).all()
     if not are_counts or lengths.sum() != tokens:
         raise ValueError(
@@ -159,7 +160,7 @@ def _with_positions(row: dict, number: int) -> dict:
 
 def positions_in_documents(lengths: np.ndarray) -> np.ndarray:
     """Return the position of each token in its document, from the documents' lengths."""
-    starts = lengths.cumsum() - lengths
+    starts = lengths.cumsum() - lengths  # (documents,)
     return np.arange(lengths.sum()) - np.repeat(starts, lengths)
 
 
@@ -171,6 +172,7 @@ def _check_numbers(name: str, number: int, values: np.ndarray) -> None:
     elif values.dtype.kind in "bui":
         return
     else:
+        # Whole numbers that are stored as floats fit too.
         fits = values == values.astype(np.int64)
         must = "integers"
     if not fits.all():

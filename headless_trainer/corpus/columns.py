@@ -42,6 +42,7 @@ class TextColumn:
             ValueError: if the column has another type here than where it was chosen.
         """
         column = table[self.name]
+        # Each table has the types that its own rows show, so they are checked for each.
         if self.template is not None and holds_conversations(column.type):
             return pa.chunked_array([self.template.texts(column, source, first_row)])
         if is_empty(column.type):
@@ -88,6 +89,7 @@ def choose_text_column(
     Raises:
         ValueError: if the choice is not certain, or the column is missing or no text somewhere.
     """
+    # Of each column, its types in all sources that have it.
     types: dict[str, list[pa.DataType]] = {}
     for schema in schemas.values():
         for field in schema:
@@ -110,6 +112,7 @@ def choose_text_column(
             )
     column_type = _one_type(name, text_column, schemas, types)
     if name not in (text_column, DEFAULT_COLUMN):
+        # Nobody named it, so whoever reads the log can see what was chosen.
         logger.info("texts are those of the column %.300r", name)
     return name, column_type
 
@@ -129,6 +132,7 @@ def _only_candidate(types: dict[str, list[pa.DataType]]) -> str:
         elif any(may_hold_text(column_type) for column_type in column_types):
             doubtful.append(name)
     if len(texts) == 1 and not doubtful:
+        # A table with other separators has one column too, whose texts are whole lines.
         hint = separator_hint([*types])
         if hint is not None:
             raise ValueError(f"{hint}, or name it with --text_column.")

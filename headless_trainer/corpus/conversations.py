@@ -106,6 +106,7 @@ class ChatTemplate:
     @property
     def identity(self) -> str:
         """A hash of all that determines the texts besides the conversations."""
+        # Templates write special tokens by their role, such as ``bos_token``.
         specials = sorted(self.tokenizer.special_tokens_map.items())
         return Hasher.hash([self.template, repr(specials), self._added_before])
 
@@ -144,6 +145,8 @@ class ChatTemplate:
         )
         assert isinstance(text, str)  # for type checkers: others are for batches and ids
         text = text.removeprefix(self._added_before)
+        # Behind white space the encoder would not see that the document has its end-of-text token,
+        # and append another.
         end = self.tokenizer.eos_token
         if end is not None and text.rstrip().endswith(end):
             text = text.rstrip()

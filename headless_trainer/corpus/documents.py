@@ -167,19 +167,23 @@ def read_documents(file: TextIO, sample_by: str) -> Iterator[Documents]:
     position = None  # of that document, if pieces of it are yielded already
     while some := file.read(min(_CHARACTERS_AT_ONCE, LONGEST)):
         rest += some
+        # Documents whose end has been read.
         whole: list[str] = []
         if separator is not None:
             *whole, rest = rest.split(separator)
+        # Only the first can be too long: all others lie within what was read at once.
         if whole and (position is not None or len(whole[0]) > LONGEST):
             yield _cut(whole.pop(0), position)
             position = None
         if sample_by == "paragraph":
+            # A paragraph after more than one blank line begins with the further line breaks.
             paragraphs = (text.lstrip("\n") for text in whole)
             whole = [text for text in paragraphs if text]
             if position is None:
                 rest = rest.lstrip("\n")  # or copies of a long paragraph would begin differently
         yield Documents(whole)
         if len(rest) > LONGEST:
+            # Pieces end regardless of what follows, so they can leave before the document ends.
             *begun, rest = pieces(rest)
             if position is None:
                 position = _position(begun[0])
@@ -206,6 +210,8 @@ def pieces(text: str) -> list[str]:
     cut = []
     while len(text) > LONGEST:
         end = LONGEST
+        # The last boundary counts. It is never at 0, where a piece would be empty, and may be right
+        # behind the longest piece.
         for match in _BOUNDARY.finditer(text, max(1, LONGEST - _SEARCHED), LONGEST + 1):
             end = match.start()
         cut.append(text[:end])
@@ -267,6 +273,7 @@ def batches_by_size(sizes: np.ndarray, most_bytes: int, most: int) -> Iterator[t
     bytes_before = 0
     while start < len(sizes):
         fitting = int(np.searchsorted(ends, bytes_before + most_bytes, side="right")) - start
+        # A document that is too large for any batch has one of its own.
         stop = min(start + max(1, min(fitting, most)), len(sizes))
         yield start, stop
         bytes_before = ends[stop - 1]
@@ -304,6 +311,7 @@ class TextStream:
     def fingerprint(self) -> str:
         """Hash the files' names, sizes, order and contents (above 16 GB, of parts)."""
         sizes = {path: os.path.getsize(path) for path in self.paths if os.path.isfile(path)}
+        # Parts begin so far apart: up to `_MOST_HASHED` bytes they touch, so that all are hashed.
         step = _HASHED_AT_ONCE * max(1, sum(sizes.values()) // _MOST_HASHED)
         digest = xxh3_128()
         for path in self.paths:
@@ -332,6 +340,7 @@ class TextStream:
 
         "position" is null except in pieces of a document. Counts the rows without text.
         """
+        # A text file has documents, of which empty ones are no loss, and no rows.
         has_rows = self.sources[source].column is not None
         rows = 0
         without_text = 0
@@ -357,6 +366,7 @@ class TextStream:
                 block = block[last_start:]
         if len(block):
             yield block.combine_chunks()
+        # Reached only where the source was read to its end.
         self._row_counts[source] = RowCounts(rows, without_text)
 
     def tables(self) -> Iterator[pa.Table]:

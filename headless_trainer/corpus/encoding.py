@@ -53,6 +53,7 @@ class DocumentEncoder:
         return self(["a"]).ids[-1] in self.closing_ids
 
     def __call__(self, documents: list[str]) -> Encoded:
+        # One array of all ids instead of a list for each document: packing works on whole arrays.
         rows = self._token_ids(documents)
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum())
@@ -64,6 +65,7 @@ class DocumentEncoder:
         # With one more id, so that index -1, of a first document without tokens, exists.
         last = np.append(ids, -1)[ends - 1]
         open_ended = (lengths == 0) | ~np.isin(last, self.closing_ids)
+        # The positions are those before any insertion, so that none moves another.
         ids = np.insert(ids, ends[open_ended], self.eos_token_id)
         return Encoded(ids, np.where(open_ended, lengths + 1, lengths), doubled)
 
@@ -99,6 +101,7 @@ class DocumentEncoder:
             end = start + len(bare)
             if bare and whole[start:end] == bare:
                 return whole[:start], whole[end:]
+        # What was added cannot be told from the document, so nothing is taken for doubled.
         return [], []
 
     def _without_doubled(self, ids: np.ndarray, lengths: np.ndarray) -> Encoded:
@@ -117,6 +120,7 @@ class DocumentEncoder:
             rest = np.where(twice_before, lengths - len(before), lengths)
             is_long = rest >= len(before) + 2 * len(after)
             twice_after[is_long] = _is_at(after, ids, ends[is_long] - 2 * len(after))
+        # Of the two copies, the outer one goes.
         stays = np.ones(len(ids), bool)
         for offset in range(len(before)):
             stays[starts[twice_before] + offset] = False

@@ -137,6 +137,7 @@ def _arrow_tables(
 ) -> Iterator[pa.Table]:
     if file.peek(len(_ARROW_FILE_BEGINS)).startswith(_ARROW_FILE_BEGINS):
         source = file if file.seekable() else pa.BufferReader(file.read())
+        # The list of a file's batches stands at its end, so it is read out of order.
         reader = pa.ipc.open_file(source)
         batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
     else:
@@ -182,10 +183,11 @@ def _csv_rows(lines: Iterable[str]) -> Iterator[list[str]]:
     try:
         for row in rows:
             last_line = rows.line_num
-            if row:
+            if row:  # not an empty line
                 _check_number_of_cells(row, header, last_line)
                 yield row
     except csv.Error as error:
+        # The reader's own number may be that of the last line, up to which it sought the mark.
         raise ValueError(
             f"the row after line {last_line:,} has an unpaired quotation mark ({error})"
         ) from error

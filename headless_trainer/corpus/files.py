@@ -63,6 +63,7 @@ def expand(argument: str, names: Iterable[str]) -> list[Path]:
     paths = []
     for name in names:
         paths += _files_of(argument, name)
+    # Sorted, so that two names of one file stand side by side.
     for path, following in pairwise(sorted(map(Path.resolve, paths))):
         if path == following:
             raise ValueError(
@@ -150,6 +151,7 @@ def cache_of(dataset_name: str, config: str | None, cache_dir: str | None) -> st
     folder = Path(dataset_name).resolve()
     if not folder.is_dir():
         return cache_dir
+    # The builder knows which files belong to the dataset, and reads none of them yet.
     builder = datasets.load_dataset_builder(dataset_name, config, cache_dir=cache_dir)
     data_files = [*chain.from_iterable((builder.config.data_files or {}).values())]
     local_files = [path for path in data_files if os.path.isfile(path)]
@@ -272,12 +274,15 @@ def _holds_utf_8(path: str | os.PathLike) -> bool:
         file = _unpacked(raw)
         try:
             while len(data) < _BYTES_EXPLAINED:
+                # A little at a time: before a damaged part, `read` would lose what it has.
                 some = file.read1()
                 if not some:
                     break
                 data += some
         except (*_DAMAGED_GZIP, ValueError):
             pass  # what was read before the damage tells enough
+    # Read as UTF-8, hardly any accented letter of another encoding comes out right, and in a
+    # damaged file nearly all do.
     text = data.decode("utf-8", errors="replace")
     bad_characters = text.count("\ufffd")
     ascii_characters = len(text.encode("ascii", errors="ignore"))

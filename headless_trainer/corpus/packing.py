@@ -144,6 +144,7 @@ def tokenize_and_pack(
 def _cache_path(
     texts: Dataset, encoder: DocumentEncoder, cache_dir: str | None, settings: RowSettings
 ) -> Path:
+    # Everything that decides the rows, besides the texts. The number of processes does not.
     decisive = {**settings, "tokenizer": encoder.identity, "version": ROWS_VERSION}
     fingerprint = update_fingerprint(
         texts._fingerprint, "headless_trainer.tokenize_and_pack", decisive
@@ -182,6 +183,7 @@ def _rows(
         if not share_rows:
             yield from lines
             return
+        # Rows come one by one, and leave as a batch.
         rows = shared_rows(documents_of(lines), max_seq_length)
         some_rows = list(itertools.islice(rows, _ROWS_AT_ONCE))
         while some_rows:
@@ -199,6 +201,7 @@ def _rows(
         carried = ids[whole:]
         if whole:
             yield ids[:whole], np.arange(0, whole + 1, max_seq_length, dtype=np.int32)
+    # What is carried after the last batch fills no row, and is left out.
     if tokens < max_seq_length:
         raise ValueError(
             f"max_seq_length is {max_seq_length} but the texts have only {tokens} tokens, less "
@@ -221,6 +224,7 @@ def _lines(
             cut += int(np.count_nonzero(lengths > max_seq_length))
             tokens += len(ids)
             lost += int((lengths - max_seq_length).clip(min=0).sum())
+            # An empty document makes no row: the collator refuses rows without tokens.
             yield cut_documents(ids, lengths[lengths > 0], closing_ids, max_seq_length)
         which = ""
     finally:
@@ -310,9 +314,11 @@ def available_processors() -> int:
 
 
 def _encoded_batches(texts: Dataset, encoder: DocumentEncoder, num_proc: int) -> Iterator[Encoded]:
-    if texts._indices is not None:  # a selection of rows
+    if texts._indices is not None:
+        # A selection of rows, such as the first ones: ``data`` below would hold all of them.
         texts = texts.flatten_indices()
     texts = texts.with_format("arrow")
+    # Bytes of each document, ``(N,)``, and from them the first and the end of each batch.
     sizes = pc.fill_null(pc.binary_length(texts.data.column("text")), 0).to_numpy()
     ranges: Any = list(batches_by_size(sizes, BATCH_BYTES, DOCUMENTS_AT_ONCE))
     # A process needs several batches, or starting it costs more than it saves.
@@ -323,6 +329,7 @@ def _encoded_batches(texts: Dataset, encoder: DocumentEncoder, num_proc: int) ->
         # A single process that sends its results is slower than none.
         workers = 0
         prefetched = None  # or torch refuses it
+    # Without a batch size, the loader passes each range as it is to `_encode_range`.
     loader: torch.utils.data.DataLoader = torch.utils.data.DataLoader(
         ranges,
         batch_size=None,
@@ -370,6 +377,7 @@ def check_token_ids(
         largest = max(largest, int(ids.max(initial=-1)))
         if has_unknown:
             unknown += int(np.count_nonzero(ids == tokenizer.unk_token_id))
+            # The unknown token is special too, so that the others are counted beside it.
             special = np.isin(ids, tokenizer.all_special_ids)
             tokens += len(ids) - int(np.count_nonzero(special))
     if largest >= num_embeddings:
@@ -405,11 +413,13 @@ def target_counts(
     a row or, with ``isolate``, of each document.
     """
     counts = np.zeros(num_embeddings, dtype=np.int64)
+    # Tokens that end a document, after which the next one begins.
     ends: list[int] = []
     if isolate:
         ids_of_ends = (tokenizer.eos_token_id, tokenizer.sep_token_id)
         ends = [end for end in ids_of_ends if end is not None]
     for columns, bounds in token_arrays(dataset):
+        # All arrays are ``(tokens,)``. The defaults of missing masks exclude no token.
         ids = columns["input_ids"]
         targets = columns.get("labels", ids)
         predicted = targets != IGNORE_INDEX
@@ -431,6 +441,8 @@ def target_counts(
                 predicted &= positions != 0
             else:
                 ended |= np.isin(ids, ends)
+            # Padding predicts nothing. Labels leave it out themselves, but isolation without
+            # positions takes it for the end of a document.
             if "labels" not in columns or (isolate and not has_positions):
                 ended |= columns.get("attention_mask", 1) == 0
             predicted[1:] &= ~ended[:-1]
@@ -446,6 +458,7 @@ def token_arrays(dataset: Dataset) -> Iterator[tuple[dict[str, np.ndarray], np.n
 
     Raises ValueError if a row's columns differ in length.
     """
+    # Only lists have a type of their items, called ``feature``.
     names = [name for name in _TOKEN_COLUMNS if hasattr(dataset.features.get(name), "feature")]
     read = [*names, LENGTHS] if LENGTHS in dataset.features else names
     first = 0  # row of the table

@@ -37,6 +37,7 @@ def mix_rows(new: Dataset, old: Dataset, share: float, seed: int) -> Dataset:
 
 def _drawn(size: int, count: int, seed: int) -> np.ndarray:
     """Draw ``count`` numbers below ``size``, each once before any a second time, ``(count,)``."""
+    # The last pass may be cut short.
     passes = -(-count // size)
     orders = [np.random.default_rng((seed, number)).permutation(size) for number in range(passes)]
     return np.concatenate(orders)[:count]

@@ -62,6 +62,8 @@ def find_or_write(
     anew = anew or not datasets.is_caching_enabled()
     if anew or not all(map(is_whole, paths)):
         folder = paths[0].parent
+        # The writer gives the file this name until it is whole. While it grows, a run that waits
+        # for it tells the processes that wait for this one.
         unfinished = paths[0].with_name(paths[0].name + INCOMPLETE_NAME)
         report_progress = functools.partial(_report_growth, unfinished, set())
         with full_cache_named(folder):
@@ -121,6 +123,7 @@ def is_whole(path: Path) -> bool:
     if not path.exists():
         return False
     with open(path, "rb") as file:
+        # Of the rows, before mark and checksum; negative if the file is shorter than these.
         size = file.seek(0, os.SEEK_END) - len(_MARK) - xxhash.xxh3_128().digest_size
         file.seek(max(0, size))
         end = file.read()

@@ -19,6 +19,7 @@ def row_lengths(rows, length_column: str | None = None) -> np.ndarray:
     A `datasets.Dataset` may have them in its ``length_column``; otherwise "input_ids" are counted.
     """
     if not isinstance(rows, Dataset):
+        # Any dataset with a length and an index, as torch has them.
         return np.array([len(rows[index]["input_ids"]) for index in range(len(rows))])
     has_lengths = length_column in rows.column_names
     column = length_column if has_lengths else "input_ids"
@@ -67,6 +68,7 @@ class SimilarLengthSampler(torch.utils.data.Sampler):
         generator = np.random.default_rng([self.seed, int(self.epoch() or 0)])
         order = generator.permutation(len(self.lengths))
         end = len(order) - len(order) % self.rows_of_step  # of the rows that fill steps
+        # Both are whole numbers of steps, so that a sorted group can be cut into steps.
         group_size = self.rows_of_step * SORTED_TOGETHER
         steps: list[np.ndarray] = []
         for start in range(0, end, group_size):

@@ -227,7 +227,7 @@ class PackedStream(torch.utils.data.IterableDataset):
         ``starts`` are the documents' starts in it, from ``position`` on, and the end.
         """
         for end in range(self.max_seq_length, len(ids) + 1, self.max_seq_length):
-            # From the right: a document that ends with the row is used up.
+            # How many documents have ended by then; one that ends with the row counts.
             used_up = int(np.searchsorted(starts[1:], end, side="right"))
             after = position._replace(
                 document=position.document + used_up, token=int(end - starts[used_up])
@@ -245,6 +245,8 @@ class PackedStream(torch.utils.data.IterableDataset):
             for number, row in zip(filled.tolist(), documents, strict=True):
                 yield row, position._replace(document=position.document + number + 1)
             return
+        # Documents leave them in another order, so the position counts rows, and names the first
+        # document until all are yielded.
         rows = list(shared_rows(documents, self.max_seq_length))
         for number, row in enumerate(rows[position.token :], position.token + 1):
             if number < len(rows):
@@ -261,6 +263,7 @@ class PackedStream(torch.utils.data.IterableDataset):
         files = np.arange(len(self.texts.sources))
         is_shuffled = self.shuffle_buffer_size > 1
         if is_shuffled:
+            # The first number of a seed keeps this shuffle apart from those of the blocks.
             files = np.random.default_rng((0, self.seed, begun.epoch)).permutation(files)
         # With enough files each reader has its own. With fewer, all read every file and take turns
         # at its documents, or some would have far more to read than others.
@@ -278,6 +281,7 @@ class PackedStream(torch.utils.data.IterableDataset):
                 position = ReaderPosition(begun.epoch, file, block)
                 order = np.arange(len(texts))
                 if is_shuffled:
+                    # By epoch, file and block: every reader, and a resumed one, has the same order.
                     order = np.random.default_rng((1, self.seed, *position[:3])).permutation(order)
                 if not by_file:
                     # Change who gets the first document, so that small blocks reach everyone.
@@ -297,6 +301,7 @@ class PackedStream(torch.utils.data.IterableDataset):
 
 def collate_with_position(collate: Callable[[list[dict]], dict], rows: list[dict]) -> dict:
     """Collate rows of a `PackedStream`; the batch has its last row's position as `POSITION`."""
+    # The collator would refuse or drop a column that it does not know.
     without_positions = [
         {name: value for name, value in row.items() if name != POSITION} for row in rows
     ]

@@ -257,6 +257,7 @@ def _hub_splits(
     """Return the parts of a dataset on the Hub, or of a local folder that `datasets` reads."""
     assert args.dataset_name
     name = args.dataset_name
+    # Of a local folder, its name changes with the folder's files.
     folder_cache = cache_of(name, args.dataset_config_name, cache_dir)
     load = functools.partial(
         datasets.load_dataset,
@@ -272,6 +273,7 @@ def _hub_splits(
     ):
         all_rows = load(streaming=args.streaming)
     _check_has_training_split(name, all_rows)
+    # A stream is told from others by its files, which its rows do not name.
     data_files: dict[str, Sequence] = {}
     if args.streaming:
         builder = datasets.load_dataset_builder(
@@ -320,6 +322,7 @@ def _choose_column(
             )
         return None
     name, column_type = choose_text_column(schemas, text_column)
+    # Files are read by us, and may hold nothing in their first rows.
     for part in parts.values():
         if isinstance(part, _HubSplit):
             part.check_column(name)
@@ -394,10 +397,12 @@ class Texts:
         part = self.parts[name]
         sources = part.sources(self.column, self.args.sample_by)
         if self.args.streaming and name in SPLITS:
+            # Each reads all documents, and yields those of its side.
             return (
                 TextStream(sources, share=share, paths=part.paths),
                 TextStream(sources, share=share, paths=part.paths, held_out=True),
             )
+        # Both sides are read at once, into two files, and the counts of rows into a third.
         stream = TextStream(sources)
         identity = [*part.fingerprint, *stream.read_by]
         key = Hasher.hash(json.dumps([identity, share, TEXTS_VERSION]))

@@ -75,7 +75,7 @@ def train_tokenizer(
         # An unknown word must not look like the end of a document.
         specials["unk_token"] = "[UNK]"
     if iter(texts) is texts and kind == "wordpiece":
-        # WordPiece reads its texts twice.
+        # An iterator can be read once, and WordPiece reads its texts twice.
         texts = list(texts)
     reader = _Reader(texts)
     tokens = list(specials.values())
@@ -97,6 +97,7 @@ def train_tokenizer(
             special_tokens=[(token, backend.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
         )
     else:
+        # An unknown token from above stays.
         specials = {"unk_token": "<|endoftext|>", "bos_token": "<|endoftext|>"} | specials
     reached = backend.get_vocab_size()
     if reached != vocab_size:
@@ -178,6 +179,7 @@ def _letters(reader: "_Reader", backend: Tokenizer, limit: int) -> tuple[list[st
     for word, count in words.items():
         normal = backend.normalizer.normalize_str(word)
         for piece, _ in backend.pre_tokenizer.pre_tokenize_str(normal):
+            # Letters count once in a piece, however often they stand in it.
             counts.update(dict.fromkeys(piece, count))
             inner.update(piece[1:])
     by_frequency = sorted(counts, key=lambda letter: (-counts[letter], letter))
