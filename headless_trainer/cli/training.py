@@ -40,15 +40,22 @@ from ..corpus.row_cache import cache_folder
 from ..files.whole import check_writable
 from ..models import loading
 from ..models.head import Head
-from ..models.trunk import check_one_stack, infer_task, input_embedding, without_adapter
+from ..models.trunk import (
+    check_one_stack,
+    drop_pooler,
+    find_trunk,
+    infer_task,
+    input_embedding,
+    without_adapter,
+)
 from ..objectives import objective_of
 from ..processes.coordination import first_process_first, lost_processes_named
-from ..processes.launch import check_devices
 from ..processes.locks import alone_until_exit
-from ..refusals import PRETRAINING, STREAM, Refusal, check_best_metric, refuse
+from ..refusals import STREAM, Refusal, refuse
 from ..reporting import run_results
 from ..signals.handlers import NAMES, deferred
-from ..trainers.pretraining import PretrainingTrainer, check_trainable
+from ..trainers.checks import CheckedModel, CheckedSettings, check_model, check_settings
+from ..trainers.pretraining import PretrainingTrainer
 from ..trainers.reading import ReadingError, reason_of
 from ..trainers.run import CheckedRun
 
@@ -120,7 +127,7 @@ def make_trainer(
     check_one_stack(config, type(config).__name__)
     args.task = args.task or infer_task(config)
     trainer_type = trainer_class(args)
-    check_run(data_args, args)
+    settings = check_run(data_args, args, trainer_type)
     saved_dtype: Any = None  # of the checkpoint's weights, where training uses another
     if model_args.model_name_or_path and config.dtype != loading.MASTER_DTYPE:
         saved_dtype = config.dtype
@@ -140,16 +147,16 @@ def make_trainer(
         resume=start.checkpoint,
     )
     make_checked = partial(
-        make_checked_model, make_model, config, data_args, args, trainer_type.head_class
+        make_checked_model, make_model, config, data_args, settings, trainer_type.head_class
     )
     tokenizer = None
-    model = None
+    checked = None
     if not model_args.train_tokenizer:
         # Both before any text: the tokenizer's chat template may write the texts, and to find and
         # read them may take hours, after which no checkpoint should turn out to lack its weights.
         with first_process_first(args):
             tokenizer = find_tokenizer(texts=())
-        model = make_checked(tokenizer)
+        checked = make_checked(tokenizer)
     # One process trains a tokenizer for all machines; without, one of each machine reads first.
     with first_process_first(args, local=not model_args.train_tokenizer):
         named_texts = texts.find_texts(
@@ -161,8 +168,9 @@ def make_trainer(
         documents = named_texts.read()
         if tokenizer is None:
             tokenizer = find_tokenizer(texts=documents["train"])
-    if model is None:
-        model = make_checked(tokenizer)
+    if checked is None:
+        checked = make_checked(tokenizer)
+    model = checked.model
 
     data_seed = args.seed if args.data_seed is None else args.data_seed
     rows = make_rows(documents, tokenizer, model_args, data_args, args)
@@ -197,6 +205,7 @@ def make_trainer(
         eval_dataset=rows["validation"],
         processing_class=tokenizer,
         hub_arguments=loading.hub_arguments(model_args),
+        checked=checked,
     )
     column = named_texts.column
     if column is not None:
@@ -217,18 +226,18 @@ def make_checked_model(
     make_model: MakeModel,
     config: PreTrainedConfig,
     data_args: DataArguments,
-    args: HeadlessTrainingArguments,
+    settings: CheckedSettings,
     head_class: type[Head],
     tokenizer: PreTrainedTokenizerBase,
-) -> PreTrainedModel:
+) -> CheckedModel:
     """Make the model of a run, and check that it takes the rows and that the trainer accepts it."""
     model = make_model(config, tokenizer)
     # Again: it may depend on the tokenizer's padding id.
     loading.check_length(model.config, data_args.max_seq_length)
     loading.limit_length(tokenizer, model.config, data_args.max_seq_length)
-    # ``make_model`` may have wrapped the model in an adapter.
-    check_trainable(without_adapter(model), tokenizer, args, head_class)
-    return model
+    # As the trainer will train it. ``make_model`` may have wrapped the model in an adapter.
+    drop_pooler(find_trunk(without_adapter(model)))
+    return check_model(settings, model, tokenizer, head_class)
 
 
 def make_rows(
@@ -286,13 +295,13 @@ def fingerprint(documents) -> str:
     return xxh3_128_hexdigest(text.encode())[:8]
 
 
-def check_run(data_args: DataArguments, args: HeadlessTrainingArguments) -> None:
-    """Refuse incompatible settings before anything is read."""
-    check_devices(args)
-    # Again, now that the task is known.
-    refuse(args, PRETRAINING)
-    if args.trainer is None:  # another may log others
-        check_best_metric(args)
+def check_run(
+    data_args: DataArguments,
+    args: HeadlessTrainingArguments,
+    trainer_type: type[PretrainingTrainer],
+) -> CheckedSettings:
+    """Refuse incompatible settings, whose task is set, before anything is read."""
+    settings = check_settings(args, trainer_type)
     check_libraries(args)
     if data_args.eval_old_file and not is_evaluated(args):
         raise ValueError(
@@ -311,6 +320,7 @@ def check_run(data_args: DataArguments, args: HeadlessTrainingArguments) -> None
             "set --shuffle_buffer_size (0 keeps the order), or leave it out",
         )
         refuse(args, [of_sampling, *STREAM])
+    return settings
 
 
 def is_evaluated(args: HeadlessTrainingArguments) -> bool:

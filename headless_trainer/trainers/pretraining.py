@@ -38,14 +38,11 @@ from ..corpus.streaming import PackedStream
 from ..files.manifest import find_fault
 from ..files.whole import whole_file
 from ..hub.pushes import HubPushes
-from ..models.adapters import check_best_model
-from ..models.candidate_head import CandidateHead
 from ..models.checkpoint_weights import check_saved_form, load_weights, weight_files
 from ..models.forward_state import undivided_weights
 from ..models.head import Head
 from ..models.padding_row import free_padding_row
 from ..models.trunk import (
-    check_causal,
     drop_pooler,
     find_trunk,
     infer_task,
@@ -64,18 +61,16 @@ from ..processes.coordination import (
     lost_processes_named,
     on_first_process,
 )
-from ..processes.launch import check_devices
 from ..processes.locks import alone_in
 from ..refusals import (
-    PRETRAINING,
     PRETRAINING_PARAMETERS,
     STREAM,
-    check_best_metric,
     refuse,
     refuse_parameters,
 )
 from ..signals.workers import with_following_workers
 from . import resume, saving
+from .checks import CheckedModel, check_model, check_settings
 from .data_loading import HeldOutBatches, Passes, own_loader
 from .evaluation import Evaluation, fixed_pool, generators_set_aside
 from .finite import FiniteCheck, check_precision
@@ -90,11 +85,10 @@ from .step import (
     Candidates,
     MicroBatch,
     Step,
-    TargetMaker,
     draw_step,
 )
 from .stream_place import StreamPlace
-from .trained_weights import check_anything_is_trained, check_optimizer, check_trained_weights
+from .trained_weights import check_anything_is_trained, check_optimizer
 from .training_rows import check_same_rows
 from .window import LogAtSaves, TrainingWindow
 
@@ -119,33 +113,6 @@ PRIVATE_OVERRIDES = (
 )
 
 
-def check_trainable(
-    model: PreTrainedModel,
-    tokenizer: Any,
-    args: HeadlessTrainingArguments,
-    head_class: type[Head] = CandidateHead,
-) -> TargetMaker:
-    """Check, before any long work starts, that a trainer with this ``head_class`` accepts a model
-    and its tokenizer.
-
-    Raises:
-        ValueError: if the model, its tokenizer and the settings, whose task is set, are
-            incompatible.
-    """
-    trunk = find_trunk(model)
-    if getattr(model.config, "output_router_logits", False):
-        raise ValueError(
-            "output_router_logits is True but no trainer here adds the loss of routers: set it to "
-            "False."
-        )
-    if args.task == "clm":
-        check_causal(trunk)
-    head_class.check(trunk, args)
-    check_trained_weights(model, trunk, args)
-    assert args.task is not None
-    return TargetMaker(args.task, model, tokenizer, args)
-
-
 def _has_equal_candidates(logs: dict[str, float]) -> bool:
     """Return whether the losses of equal scores and of perfect ones are the same in a log."""
     if "random_guess_loss" not in logs:  # of an objective that does not log it
@@ -166,6 +133,7 @@ class PretrainingTrainer(Trainer):
     Args:
         hub_arguments: ``revision``, ``token`` and the like of the repository that the model came
             from, to read the token counts beside it.
+        checked: what a command has checked already; by default, everything is checked here.
 
     Attributes:
         head: scores tokens; a `CandidateHead` or a `VocabularyHead`.
@@ -202,6 +170,7 @@ class PretrainingTrainer(Trainer):
         data_collator: Callable | None = None,
         *,
         hub_arguments: dict[str, Any] | None = None,
+        checked: CheckedModel | None = None,
         **kwargs: Any,
     ) -> None:
         refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
@@ -222,24 +191,22 @@ class PretrainingTrainer(Trainer):
             )
         # The process may change its working directory.
         args.output_dir = os.path.abspath(args.output_dir)
-        check_devices(args)
         self.task = args.task or infer_task(without_adapter(model))
         args.task = self.task
-        # Again, now that the task is known.
-        refuse(args, PRETRAINING)
-        # A user's trainer may log figures that we do not know, and the figures of several
-        # evaluation sets begin with their names.
-        is_ours = type(self).__module__.startswith(__package__)
-        if is_ours and not isinstance(kwargs.get("eval_dataset"), dict):
-            check_best_metric(args)
+        if checked is not None and checked.settings.args is args:
+            settings = checked.settings
+        else:
+            has_named_sets = isinstance(kwargs.get("eval_dataset"), dict)
+            settings = check_settings(args, type(self), has_named_sets=has_named_sets)
         check_optimizer(args, kwargs)
         model = self.trained_part(model)
-        check_best_model(model, args)
         inner = without_adapter(model)
         processing_class = kwargs.get("processing_class")
-        # Before the checks, which look at what is trained.
+        # Before the model is checked, which looks at what is trained.
         drop_pooler(find_trunk(inner))
-        self.make_targets = check_trainable(inner, processing_class, args, self.head_class)
+        if checked is None or not checked.is_of(model, processing_class):
+            checked = check_model(settings, model, processing_class, self.head_class)
+        self.make_targets = checked.make_targets
         self.head = self.head_class(inner)
         self.head.attach(args)
         collate = (

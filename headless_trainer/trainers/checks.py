@@ -1,0 +1,101 @@
+"""What a trainer checks before any long work starts: its settings, then its model.
+
+A trainer that is made in Python checks both in its constructor. A command checks them itself,
+before it reads its texts, which may take hours, and hands the `CheckedModel` to the constructor.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from ..arguments import HeadlessTrainingArguments
+from ..models.adapters import check_best_model
+from ..models.head import Head
+from ..models.trunk import check_causal, find_trunk, without_adapter
+from ..processes.launch import check_devices
+from ..refusals import PRETRAINING, check_best_metric, refuse
+from .step import TargetMaker
+from .trained_weights import check_trained_weights
+
+
+@dataclass(frozen=True)
+class CheckedSettings:
+    """Settings that fit each other and their trainer. `check_settings` makes it."""
+
+    args: HeadlessTrainingArguments
+
+
+@dataclass(frozen=True)
+class CheckedModel:
+    """A model that fits its settings, its tokenizer and its head. `check_model` makes it.
+
+    Attributes:
+        settings: those that it was checked with.
+        model: as it was checked, in its adapter if it has one.
+        tokenizer: of its rows, or None.
+        make_targets: draws inputs and labels for this model and tokenizer.
+    """
+
+    settings: CheckedSettings
+    model: PreTrainedModel
+    tokenizer: Any
+    make_targets: TargetMaker
+
+    def is_of(self, model: PreTrainedModel, tokenizer: Any) -> bool:
+        """Return whether these are what was checked: a trainer may train another part of it."""
+        return model is self.model and tokenizer is self.tokenizer
+
+
+def check_settings(
+    args: HeadlessTrainingArguments, trainer_class: type, *, has_named_sets: bool = False
+) -> CheckedSettings:
+    """Check settings, whose task is set.
+
+    Args:
+        args: the settings.
+        trainer_class: the trainer. A user's may log figures that we do not know.
+        has_named_sets: whether there are several evaluation sets, whose figures begin with their
+            names.
+
+    Raises:
+        ValueError: for a setting, or several together, that the trainers cannot honour.
+    """
+    check_devices(args)
+    refuse(args, PRETRAINING)
+    is_ours = trainer_class.__module__.startswith(__package__)
+    if is_ours and not has_named_sets:
+        check_best_metric(args)
+    return CheckedSettings(args)
+
+
+def check_model(
+    settings: CheckedSettings, model: PreTrainedModel, tokenizer: Any, head_class: type[Head]
+) -> CheckedModel:
+    """Check that a trainer accepts a model and its tokenizer.
+
+    Args:
+        settings: the settings, checked.
+        model: the model as it will be trained, in its adapter if it has one.
+        tokenizer: of its rows, or None.
+        head_class: of the trainer.
+
+    Raises:
+        ValueError: if the model, its tokenizer and the settings are incompatible.
+    """
+    args = settings.args
+    check_best_model(model, args)
+    inner = without_adapter(model)
+    trunk = find_trunk(inner)
+    if getattr(inner.config, "output_router_logits", False):
+        raise ValueError(
+            "output_router_logits is True but no trainer here adds the loss of routers: set it to "
+            "False."
+        )
+    if args.task == "clm":
+        check_causal(trunk)
+    head_class.check(trunk, args)
+    check_trained_weights(inner, trunk, args)
+    assert args.task is not None
+    make_targets = TargetMaker(args.task, inner, tokenizer, args)
+    return CheckedModel(settings, model, tokenizer, make_targets)
