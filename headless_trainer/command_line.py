@@ -212,6 +212,7 @@ def _read_settings(path: Path, names: list[str]) -> dict[str, Any]:
 
 def _without_null(words: list[str], names: list[str]) -> tuple[list[str], list[str]]:
     """Take ``--name null`` and ``--name=null`` out of the words, and return these names too."""
+    # First both forms become two words, of which the second may be null.
     separate: list[str] = []
     for word in words:
         if re.match("--.*=null$", word):
@@ -251,6 +252,7 @@ def _describe_unknown(word: str, dataclass_types: list[type], names: list[str]) 
         for replaced_names, instead in replacements.items():
             if _as_name(bare_name) in replaced_names.split():
                 return f"There is no {flag}: {instead}."
+    # One, or none that is near.
     hint = ""
     for nearest in difflib.get_close_matches(bare_name, names, n=1):
         hint = f" The nearest known one is '--{nearest}'."
@@ -315,6 +317,7 @@ def _flag_line(field: Field, text: str | None = None) -> str:
         shown_default = f" [{getattr(default, 'value', default)}]"
     text = text or field.metadata.get("help", "").replace("%%", "%")
     sentence = re.split(r"\.(?:\s|$)", text, maxsplit=1)[0]
+    # Two spaces and two dashes precede the name.
     room = HELP_WIDTH - FLAG_WIDTH - 4 - len(shown_default)
     shortened = textwrap.shorten(sentence, room, placeholder=" ...")
     return f"  --{field.name:<{FLAG_WIDTH}}{shortened}{shown_default}"
@@ -447,6 +450,8 @@ class Yaml(yaml.SafeLoader):
     and for aliases, which, nested, can make a file of a few lines exceed any memory.
     """
 
+    # PyYAML looks them up by the first character of a word. Of the words that it takes for
+    # booleans, only true and false begin with t or f.
     yaml_implicit_resolvers = {
         first: [
             (tag, pattern)
@@ -478,6 +483,7 @@ class Yaml(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+# PyYAML wants a dot in a number with an exponent.
 Yaml.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(?:\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$"),

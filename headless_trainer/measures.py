@@ -74,6 +74,7 @@ def _full_vocabulary(args) -> bool:  # true for all other objectives
     return args.eval_full_vocabulary
 
 
+# Of masked tokens, the exponential of the cross-entropy is no perplexity of the text.
 def _perplexity(args) -> bool:
     return args.task == "clm" and _full_vocabulary(args)
 
@@ -96,6 +97,7 @@ PERPLEXITY_CHART = Chart(
     "perplexity",
     "Held-out perplexity",
     "perplexity (log scale)",
+    # Beyond about 709 a float overflows.
     lambda nats: math.exp(min(nats, 700.0)),
     log=True,
 )
@@ -157,6 +159,8 @@ EVALUATION = (
         (CONSOLE, RESULTS),
         form="{:,.1f}".format,
     ),
+    # One name in the logs, two meanings: a loss over a pool is smaller than one over the
+    # vocabulary, so the console tells them apart.
     Measure(
         "eval_loss",
         "pool loss",
@@ -175,6 +179,7 @@ EVALUATION = (
         form=THREE_DECIMALS,
         unit="nats",
     ),
+    # Shown nowhere, but a run may choose its best checkpoint by them.
     Measure("eval_cross_entropy_without_bias", when=_full_vocabulary, better="lower"),
     Measure("eval_accuracy_without_bias", when=_full_vocabulary, better="higher"),
     Measure("eval_perplexity_without_bias", when=_perplexity, better="lower"),

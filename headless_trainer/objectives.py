@@ -30,6 +30,7 @@ class Objective:
         return pkgutil.resolve_name(self.trainer)
 
 
+# Read by every objective that scores candidates instead of the whole vocabulary.
 _CANDIDATES = {"negatives", "pool_size", "sampled_negatives", "sparse_embedding_updates"}
 
 OBJECTIVES = {
@@ -40,6 +41,8 @@ OBJECTIVES = {
             "contrastive weight tying, without a head",
             "headless_trainer.trainers.headless:HeadlessTrainer",
             trains_trunk=True,
+            # Its loss is one over candidates. Scores over the vocabulary, which cost what training
+            # saves, come beside it, and can be left out.
             evaluates_pool=True,
             reads=frozenset(_CANDIDATES | {"eval_pool_size", "eval_full_vocabulary"}),
             logs=frozenset(
@@ -60,6 +63,7 @@ OBJECTIVES = {
             trains_trunk=False,
             reads=frozenset(_CANDIDATES | {"exact_every"}),
             logs=frozenset({"exact_loss", "eval_unseen_token_mass"}),
+            # A candidate is weighted by its count in the pool over its expected count.
             needs_frequency=True,
             needs_trained_head=True,
         ),

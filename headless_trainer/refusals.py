@@ -84,6 +84,7 @@ def _is_parallel(args) -> bool:
     return any(size is not None and size > 1 for size in sizes)
 
 
+# Ends of reasons that several rows share.
 LEAVE = "leave it out"
 UNREAD = f"losses, metrics and checkpoints ignore it: {LEAVE}"
 OF_TWO = "drop one of the two"
@@ -100,10 +101,12 @@ STEPS = tuple(
     )
     for when in ("logging", "save", "eval")
 )
+# For every trainer, also that of fine-tuning on tasks.
 RANGES = (
     *outside("output_dir", "name a folder", bool),
     *outside("adam_beta1 adam_beta2", "be at least 0 and below 1", lambda beta: 0 <= beta < 1),
     *outside("dataloader_num_workers", "not be negative", lambda value: value >= 0),
+    # NumPy's global generator takes no others.
     *outside("seed data_seed", "be between 0 and 4294967295", lambda value: 0 <= value < 2**32),
     *outside(
         "gradient_accumulation_steps per_device_train_batch_size per_device_eval_batch_size",
@@ -183,6 +186,7 @@ RANGES = (
         "optim_target_modules", f"optim trains all layers: {LEAVE}", lambda a: a.optim in ADAMW
     ),
 )
+# For the trainers of all objectives.
 PRETRAINING = (
     *RANGES,
     *of_values(),
@@ -273,6 +277,7 @@ STREAM = tuple(
     )
     for when in ("logging", "save", "eval")
 )
+# For fine-tuning on tasks.
 CLASSIFICATION = (
     *RANGES,
     Refusal(
@@ -283,6 +288,7 @@ CLASSIFICATION = (
         f"batches are always of similar length: {LEAVE}",
     ),
 )
+# For `lm-head`, whose fine-tuning is a run of vanilla.
 HEAD = (
     *PRETRAINING,
     Refusal("head_bias", "--init says how the head starts: drop head_bias"),
@@ -311,6 +317,7 @@ PRETRAINING_PARAMETERS = {  # parameters of a trainer's constructor
     "preprocess_logits_for_metrics": "evaluation keeps no logits: leave it out",
 }
 CLASSIFICATION_PARAMETERS = {"compute_loss_func": "the parameter loss sets the loss: leave it out"}
+# Of the arguments that name model and tokenizer.
 MODEL = (
     Refusal(
         "config_name", f"model_type also names a configuration: {OF_TWO}", lambda a: a.model_type
@@ -338,6 +345,7 @@ MODEL = (
         "vocab_size", "be at least 300 (256 bytes and the special tokens)", lambda size: size >= 300
     ),
 )
+# Of the arguments that name texts.
 DATA = (
     Refusal("train_file", f"dataset_name is also given: {OF_TWO}", lambda a: a.dataset_name),
     Refusal(
@@ -392,6 +400,7 @@ def refuse(args, table: Iterable[Refusal]) -> None:
     for row in table:
         for name in row.names.split():
             value = getattr(args, name)
+            # A default looks like a setting that was left out, so it is never refused.
             if value is not None and value != defaults[name] and row.when(args):
                 raise ValueError(f"{name} is {getattr(value, 'value', value)!r} but {row.why}.")
 

@@ -23,6 +23,7 @@ WITHOUT_EFFECT = {
     "revision",
 }
 
+# Weak, so that an entry keeps no model in memory.
 _fingerprints: "WeakKeyDictionary[nn.Module, str]" = WeakKeyDictionary()
 
 
@@ -61,6 +62,7 @@ def frozen_fingerprint(model: nn.Module) -> str:
             if not weight.requires_grad:
                 digest.update(name.encode())
                 values = weight.detach().cpu().contiguous().flatten()
+                # As bytes, since NumPy has no bfloat16.
                 digest.update(values.view(torch.uint8).numpy().data)
         _fingerprints[model] = digest.hexdigest()
     return _fingerprints[model]

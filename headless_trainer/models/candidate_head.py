@@ -76,6 +76,7 @@ class CandidateHead:
                 f"model {name} has {min(unread)}, which CandidateHead does not read: pass its "
                 "head_class."
             )
+        # None for a trunk whose embedding is as wide as its layers.
         self._widen = next(
             (module for path, module in trunk.named_modules() if path in INPUT_PROJECTIONS), None
         )
@@ -191,6 +192,7 @@ def give(trunk: PreTrainedModel, name: str, values: Tensor) -> nn.Embedding:
     """
     if name not in scoring_modules(trunk):
         weight = input_embedding(trunk).weight
+        # A copy, or training the new rows would change those that they start from.
         values = values.to(weight.device, weight.dtype, copy=True)
         trunk.add_module(name, nn.Embedding.from_pretrained(values, freeze=False))
         setattr(trunk.config, MARK, True)
@@ -204,6 +206,7 @@ def untie(trunk: PreTrainedModel, values: Tensor | None = None) -> PreTrainedMod
     """
     weight = input_embedding(trunk).weight
     if values is None:
+        # Drawn as transformers draws a new embedding.
         rows, width = weight.shape
         values = nn.Embedding(rows, width, device=weight.device, dtype=weight.dtype).weight
         values.normal_(std=getattr(trunk.config, "initializer_range", None) or 0.02)
@@ -220,6 +223,7 @@ def load_trunk(source: str | Path, **kwargs) -> PreTrainedModel:
         return trunk
     for path in _files_with_scoring_modules(source, **kwargs):
         with safe_open(path, framework="pt") as weights:
+            # An open file of safetensors has names, but cannot be iterated over.
             for name in weights.keys():  # noqa: SIM118
                 if name.startswith(PREFIX):
                     give(trunk, name.removesuffix(".weight"), weights.get_tensor(name))

@@ -105,6 +105,7 @@ def check_weights(model: PreTrainedModel, checkpoint: str) -> None:
         ValueError: if the checkpoint lacks a weight of the model or has it in another shape, or if
             it holds a weight that the model does not have, or two weights where the model has one.
     """
+    # Names and shapes need no values, which are read only to compare weights that the model ties.
     stored = _read(model, checkpoint, NO_VALUES)
     _check_names(model, checkpoint, stored)
     if any(len(names) > 1 for names in _stored_names(model, stored)):
@@ -132,6 +133,8 @@ def check_saved_form(model: PreTrainedModel) -> None:
     Raises:
         ValueError: with a weight that would be lost.
     """
+    # There and back, without values: what ``save_pretrained`` would write, and what reading that
+    # would give.
     shell = _shell(model, {})
     saved = revert_weight_conversion(shell, dict(shell.state_dict()))
     problem = _problem(model, _convert(model, saved, NO_VALUES))
@@ -178,6 +181,7 @@ def _convert(
     with _without_progress_bar():
         report, _ = convert_and_load_state_dict_in_model(shell, stored, settings)
     reshaped = sorted(name for name, *shapes in report.mismatched_keys)
+    # The shell has these as well, but not from the checkpoint.
     absent = {*report.missing_keys, *reshaped}
     tensors = {name: value for name, value in shell.state_dict().items() if name not in absent}
     return ConvertedWeights(tensors, sorted(report.unexpected_keys), reshaped)
@@ -232,6 +236,7 @@ def _stored_names(model: PreTrainedModel, stored: ConvertedWeights) -> list[list
 
 def _problem(model: PreTrainedModel, stored: ConvertedWeights) -> str | None:
     """Say in which names and shapes a checkpoint differs from a model, or return None."""
+    # A tied weight is stored if one of its names is.
     known = stored.tensors.keys() | set(stored.reshaped)
     missing = [names[0] for names in _names_of_weights(model) if not known & set(names)]
     if missing:

@@ -53,13 +53,17 @@ def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
             "fine-tune the head: `headless-trainer lm-head --init embeddings --do_train`."
         )
     gain, shift, weight, bias = (wide(values) for values in (norm.weight, norm.bias, weight, bias))
+    # What `unfold` needs stands in the configuration, which is saved with the weights.
     name = next(name for name, module in model.base_model.named_modules() if module is norm)
     setattr(
         model.config, FOLD, {"layer_norm": name, "gain": _as_text(gain), "shift": _as_text(shift)}
     )
     norm.weight.fill_(1.0)
     norm.bias.fill_(1.0)
-    scaled = weight * gain
+    # The old logits are ``scaled @ x + weight @ shift``. For the inputs ``x + 1``, ``scaled`` gives
+    # ``scaled @ x`` plus the sum of each of its rows. What lacks to the old logit plus the bias is
+    # divided among the D entries of the row, because these inputs sum to D.
+    scaled = weight * gain  # (V, D)
     return scaled + ((bias + weight @ shift - scaled.sum(dim=1)) / len(gain))[:, None]
 
 
@@ -134,6 +138,7 @@ def last_layer_norm(model: PreTrainedModel) -> nn.LayerNorm | None:
     hidden = probe(base_of(model), probe_ids(model)).last_hidden_state
     for hook in hooks:
         hook.remove()
+    # The last one that ran, where several return the same.
     return next(
         (module for module, output in reversed(outputs) if torch.equal(output, hidden)), None
     )

@@ -35,6 +35,7 @@ def forward_state(model: PreTrainedModel) -> dict[str, Any]:
     state: dict[str, Any] = {}
     if hasattr(model.base_model, "set_attention_type"):
         state[ATTENTION] = model.base_model.attention_type
+    # Up to the usual length the frequencies are those of a new model, and need not be kept.
     lengths = {}
     for module_name, module in model.named_modules():
         usual = getattr(module, "original_max_seq_len", None)
@@ -73,6 +74,7 @@ def undivided_weights(model: nn.Module) -> Iterator[None]:
     dividing: list[Any] = [module for module in model.modules() if hasattr(module, DIVIDED)]
     with ExitStack() as settings:
         for module in dividing:
+            # In training mode, the library's own function multiplies what is divided.
             was_training = module.training
             module.training = True
             module._rescale_layers()  # multiplies, or does nothing
@@ -81,5 +83,6 @@ def undivided_weights(model: nn.Module) -> Iterator[None]:
         try:
             yield
         finally:
+            # Forwards in evaluation mode have noted a division, even one by nothing.
             for module in dividing:
                 setattr(module, DIVIDED, False)

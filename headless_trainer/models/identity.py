@@ -61,6 +61,7 @@ def identify(
     tokenizer_files = (*TOKENIZER_FILES, *tokenizer.vocab_files_names.values(), *CODE_FILES)
     digest = hashlib.sha256()
     digest.update(_contents(tokenizer_source, tokenizer_files, hub).encode())
+    # Also where the tokenizer is another's, whose folder has code of its own.
     digest.update(_contents(model, CODE_FILES, hub).encode())
     return ModelIdentity(fingerprint(model, config), digest.hexdigest()[:16])
 
@@ -70,6 +71,7 @@ def _contents(source: str, patterns: tuple[str, ...], hub: dict) -> str:
     folder = Path(source)
     if not folder.is_dir():
         return _commit(source, hub)
+    # A set, since a file may match several patterns.
     paths = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     digest = hashlib.sha256()
     for path in sorted(paths):

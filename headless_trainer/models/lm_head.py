@@ -88,6 +88,7 @@ def attach_lm_head(
         folder = trunk
         trunk = load_trunk(folder, dtype="auto")
         check_headless(trunk.config, str(folder))
+    # What was not passed is read from the folder ``source``, if there is one.
     counts: Tensor | None = None
     source = folder
     if isinstance(token_counts, Tensor):
@@ -127,6 +128,7 @@ def attach_lm_head(
             "ordinary language model does not apply to its scores: fine-tune a head "
             "(headless-trainer lm-head --init embeddings --do_train), or train without it."
         )
+    # The head that scored candidates, over the whole vocabulary.
     everything = torch.arange(vocab_size, device=trunk.device)
     weight = wide(candidates.vectors(everything))  # (V, D)
     bias = candidates.bias(everything)  # (V,)
@@ -194,12 +196,15 @@ def _has_no_free_head(trunk: PreTrainedModel) -> bool:
         return False
     with torch.device("meta"):  # no weights
         model = model_class._from_config(copy.deepcopy(trunk.config))
+    # Llama 4 names no part below its head. Layers between trunk and head would keep random weights
+    # unless `_pass_through` can set them.
     head = model.get_output_embeddings()
     last = last_layer_norm(trunk)
     layers = _layers_between(model, head)
     has_weights = any(True for layer in layers for _ in layer.parameters())
     if model.base_model is model or (_transform(layers, last) is None and has_weights):
         return True
+    # Without a bias in the head, log q must be folded into the LayerNorm that the head reads.
     return getattr(head, "bias", None) is None and (
         has_weights or last is None or last.bias is None
     )
@@ -247,7 +252,8 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
         raise ValueError(
             f"model {type(model).__name__} names no part below its head: use the trunk alone."
         )
-    # A language model may have an unused pooler that the trunk lacks (FNet, LayoutLM).
+    # A language model may have an unused pooler that the trunk lacks (FNet, LayoutLM), and keeps
+    # it: all names must be there.
     weights = {
         name: value for name, value in trunk.state_dict().items() if not name.startswith(PREFIX)
     }
@@ -282,6 +288,7 @@ def _pass_through(model: PreTrainedModel, head: nn.Linear, trained: bool) -> boo
     ways = (SMALL, SMALL / 2, 0.0), (1.0, 1.0, len(gain) ** 0.5 + 5)
     # The better way first, then the other: ReLU, which drops what is below zero, allows only one.
     for factor, size, added in reversed(ways) if trained else ways:
+        # The LayerNorm divides by the root of variance plus eps, and eps counts for small values.
         scale = gain * (1 + norm.eps / size**2) ** 0.5
         wanted = torch.diag(factor / gain), added - factor * shift / gain, scale, shift
         for values in (wanted, before):
@@ -301,6 +308,7 @@ def freeze_scaled_layer(model: PreTrainedModel) -> None:
         # Of ZeRO-3, weights have no values yet.
         if type(layer) is not nn.Linear or layer.weight.dim() != 2:
             continue
+        # A diagonal matrix of the factor over the gains, which are of the order of 1.
         diagonal = layer.weight.diagonal().abs()
         if layer.weight.count_nonzero() == len(diagonal) and diagonal.median() < 64 * SMALL:
             if any(getattr(module, "base_layer", None) is layer for module in model.modules()):
@@ -326,6 +334,7 @@ def frozen_layers(model: PreTrainedModel) -> list[str]:
 
 
 def _layers_between(model: PreTrainedModel, head: nn.Module) -> list[nn.Module]:
+    # Leaves alone: a block of layers would count beside its own layers.
     trunk_modules = {*model.base_model.modules(), head}
     return [
         module
@@ -342,6 +351,7 @@ def _transform(
     """
     dense = [layer for layer in layers if type(layer) is nn.Linear]
     norms = [layer for layer in layers if type(layer) is nn.LayerNorm]
+    # A dense layer without a bias cannot take the trunk's shift away.
     if (
         last is None
         or len(dense) != 1

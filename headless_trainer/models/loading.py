@@ -283,6 +283,7 @@ def _new_model(
 ) -> PreTrainedModel:
     config.__dict__.pop(MARK, None)  # left by the run that wrote the configuration
     config.vocab_size = id_count(tokenizer)
+    # The configuration may be that of a model with another tokenizer.
     for role in ("pad", "bos", "eos", "cls", "sep", "mask"):
         name = f"{role}_token_id"
         if hasattr(config, name):
@@ -369,6 +370,7 @@ def _scoring_vectors(
     embedding = input_embedding(model)
     ids = torch.arange(embedding.num_embeddings)
     values = embedding(ids).detach()  # by the module: Gemma's scales its rows
+    # A folded head belongs to the changed LayerNorm, and headless training restores the old one.
     if not saved_class_with_head(model.config) or getattr(model.config, FOLD, None):
         return values
     language_model = LM_CLASSES[task].from_pretrained(
@@ -388,6 +390,7 @@ def tokenizer_of_checkpoint(args: ModelArguments) -> PreTrainedTokenizerBase | N
     try:
         return sources.load_tokenizer("model_name_or_path", source, **hub_arguments(args))
     except (OSError, ValueError):
+        # No files of one, or of a class that is not known.
         return None
 
 
@@ -410,6 +413,7 @@ def usable_positions(config: PreTrainedConfig) -> int | None:
     if config.model_type in POSITIONS_AFTER_PADDING:
         return positions - (config.pad_token_id or 0) - 1
     if config.model_type == "mpnet":
+        # Its padding id is 1, and tokens start after that.
         return positions - 2
     return positions
 

@@ -99,6 +99,7 @@ def _encoder(tokenizer: PreTrainedTokenizerBase, rows: int):
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
+    # A tokenizer cannot forget an added token, so another is made without them.
     settings = json.loads(backend.to_str())
     settings["added_tokens"] = [token for token in settings["added_tokens"] if token["id"] < rows]
     plain = Tokenizer.from_str(json.dumps(settings))
@@ -111,6 +112,7 @@ def _text_of(token: str, number: int, tokenizer: PreTrainedTokenizerBase) -> str
     """Return the text that a token stands for, such as " word" for ``Ġword``."""
     if number in tokenizer.added_tokens_decoder:
         return tokenizer.added_tokens_decoder[number].content
+    # WordPiece writes ``##`` in front of what continues a word, which is no part of its text.
     backend = getattr(tokenizer, "backend_tokenizer", None)
     continues = getattr(getattr(backend, "model", None), "continuing_subword_prefix", None)
     return tokenizer.convert_tokens_to_string([token.removeprefix(continues or "")])

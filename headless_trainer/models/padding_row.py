@@ -16,6 +16,7 @@ def may_be_token(padding_id: int | None, tokenizer) -> bool:
     """Return whether texts may contain the padding id, so that its row needs a vector: not if a
     tokenizer only pads with it.
     """
+    # For a tokenizer that pads with another id, or with none, this id is one like any other.
     if padding_id is None or getattr(tokenizer, "pad_token_id", None) != padding_id:
         return padding_id is not None
     roles = ("bos", "eos", "sep", "cls", "unk", "mask")
@@ -46,6 +47,7 @@ def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
         return
     with torch.no_grad(), gathered(weight):
         if weight[row].any():
+            # Not the zeros that ``nn.Embedding`` starts it with: somebody gave it values.
             return
         drawn = torch.randn(weight.shape[1], generator=torch.Generator().manual_seed(seed))
         weight[row] = (drawn * weight[:ROWS_OF_SAMPLE].float().std().cpu()).to(weight)

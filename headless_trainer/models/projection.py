@@ -58,6 +58,7 @@ def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
     passed, logits = _watched(model, projection)
     # Between projection and logits a model may round to its own dtype.
     rtol = max(1e-4, 4 * torch.finfo(model.dtype).eps)
+    # Otherwise the projection is called several times, or is not what makes the logits.
     if len(passed) == 1 and passed[0][1].shape == logits.shape:
         # Scores of 0 hide cap and scale.
         scores = passed[0][1].to(logits.dtype)
@@ -69,6 +70,8 @@ def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
         elif softcap and torch.allclose(softcap * torch.tanh(scores / softcap), logits, rtol=rtol):
             scale_and_cap = 1.0, softcap
         elif projection.bias is None:
+            # It would multiply a bias too, unlike the factor of the inputs that `VocabularyHead`
+            # makes of it.
             scale = _factor(scores, logits)
             if torch.allclose(scale * scores, logits, rtol=rtol):
                 scale_and_cap = scale, None
@@ -153,7 +156,7 @@ def reads_trunk(model: PreTrainedModel, projection: nn.Linear, rounded: bool = F
     tolerance = 0.0
     if rounded:
         tolerance = max(1e-3, 4 * torch.finfo(model.dtype).eps)
-    read, _ = _watched(model, projection)[0][0]
+    read, _ = _watched(model, projection)[0][0]  # of the first call
     hidden = probe(base_of(model), probe_ids(model)).last_hidden_state
     return read.shape == hidden.shape and bool(
         (read - hidden).abs().max() <= tolerance * hidden.abs().max()

@@ -130,6 +130,7 @@ def check_causal(trunk: PreTrainedModel) -> None:
     """
     if is_deepspeed_zero3_enabled():
         return
+    # Only the last token differs, so no output before it may.
     ids = probe_ids(trunk)
     changed = ids.clone()
     changed[:, -1] = ids[:, 0]
@@ -203,6 +204,7 @@ def layer_matrices(model: PreTrainedModel) -> list[Tensor]:
     """Return the trained weights of a model's linear layers, without its embedding and vocabulary
     head.
     """
+    # By their weights, since a head may share that of the embedding.
     apart = [model.get_input_embeddings(), model.get_output_embeddings()]
     excluded = {id(module.weight) for module in apart if module is not None}
     weights = [
@@ -223,8 +225,10 @@ def infer_task(model: PreTrainedModel | PreTrainedConfig) -> Literal["mlm", "clm
     causal = bool(getattr(config, "is_decoder", False) or getattr(config, "causal", False))
     if name.endswith("ForMaskedLM"):
         return "mlm"
+    # XLMWithLMHeadModel and FlaubertWithLMHeadModel serve both tasks.
     if name.endswith(("ForCausalLM", "LMHeadModel")) and not name.endswith("WithLMHeadModel"):
         return "clm"
+    # For any other class, the language models of its architecture decide. BERT's has both.
     has_masked_model = type(config) in MODEL_FOR_MASKED_LM_MAPPING
     has_causal_model = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
     if has_masked_model and not (causal and has_causal_model):

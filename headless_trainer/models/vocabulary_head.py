@@ -93,6 +93,7 @@ class VocabularyHead:
         """
         if not self.added_bias:
             return
+        # `fold_head_bias` works on a copy: the model itself goes on training with its bias.
         if not leaves_run:
             save_model(self.model, str(folder / TRAINED_NAME), metadata={"format": "pt"})
         fold_head_bias(self.model).save_pretrained(folder)
@@ -110,6 +111,7 @@ class VocabularyHead:
         self._predicted = predicted
         self._compute = compute
         try:
+            # What `_project` returns instead of scores passes through the model as its logits.
             with computed_by(self.model, self.projection, self._project):
                 result = model(**inputs).logits
             # Undo the model's own multiplication.
@@ -129,6 +131,7 @@ class VocabularyHead:
     def row_weights(self) -> list[Tensor]:
         """Return the weights of which a step reads single rows, as in `CandidateHead`."""
         embedding = input_embedding(self.model)
+        # Once, if the two are tied.
         return list(dict.fromkeys((embedding.weight, self.projection.weight)))
 
     def vectors(self, ids: Tensor) -> Tensor:

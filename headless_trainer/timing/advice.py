@@ -39,6 +39,7 @@ def advise(measured: dict[str, Measurements], has_head: bool) -> str:
     if noise is not None:
         return f"{noise}, so no advice can be given: close other programs, and repeat the command."
     sentences = [_choice(timed, exact_name, has_head)]
+    # Rule 5, which no other rule excludes.
     theirs = timed.get(TRANSFORMERS)
     if theirs is not None:
         less_time = 1 - exact.time_over(theirs)
@@ -53,6 +54,7 @@ def advise(measured: dict[str, Measurements], has_head: bool) -> str:
 
 def _noise(timed: dict[str, Measurements], exact_name: str) -> str | None:
     """Return what shows that the times are not reliable, or None."""
+    # Rule 1.
     noisiest = max(timed, key=lambda name: timed[name].spread)
     spread = timed[noisiest].spread
     if spread > NOISY:
@@ -64,6 +66,7 @@ def _noise(timed: dict[str, Measurements], exact_name: str) -> str | None:
 
 def _choice(timed: dict[str, Measurements], exact_name: str, has_head: bool) -> str:
     exact = timed[exact_name]
+    # Rule 2. Without a time of the trunk, the share of the head is not known.
     share = head_share(exact, timed)
     if share is not None and share < WORTH_IT:
         return (
@@ -76,6 +79,7 @@ def _choice(timed: dict[str, Measurements], exact_name: str, has_head: bool) -> 
         beginning = f"A step of {exact_name} is the one to compare with"
     headless_saves = _saved(timed, "headless", exact)
     sampled_saves = _saved(timed, "sampled_softmax", exact)
+    # Rule 4, for a model that has no head to keep.
     if not has_head:
         if headless_saves is None:
             return f"{beginning}, and headless was not timed: stay with {exact_name}."
@@ -88,6 +92,7 @@ def _choice(timed: dict[str, Measurements], exact_name: str, has_head: bool) -> 
             f"{beginning}: pretrain headless, which takes {_change(headless_saves, 'time')}, and "
             "attach the free head afterwards."
         )
+    # Rule 3, and then rule 4 for a checkpoint of which only the trunk is needed.
     if sampled_saves is None:
         choice = (
             f"{beginning}, and sampled_softmax was not timed: to keep the head, use {exact_name}"

@@ -72,6 +72,7 @@ def quack_head(
 
     if bias is not None:
         raise ValueError("QuACK's head has no bias, and the head of this model has one.")
+    # Further rows of zeros, whose targets count in neither the sum nor the mean.
     missing = -len(hidden) % QUACK_ROWS
     hidden = F.pad(hidden, (0, 0, 0, missing))
     targets = F.pad(targets, (0, missing), value=IGNORED)

@@ -76,6 +76,7 @@ class CompareStepsArguments(HeadlessTrainingArguments):
         default=None, help="JSON file to write, with the seconds of every step."
     )
 
+    # Flags that --help leaves out.
     unread_flags = (
         *WITHOUT_EFFECT,
         *("objective", "trainer", "eval_pool_size", "eval_full_vocabulary", "license", "language"),
@@ -103,6 +104,7 @@ class CompareStepsArguments(HeadlessTrainingArguments):
     )
 
     def __post_init__(self) -> None:
+        # Before the checks: what has no effect on a step must not be refused either.
         defaults = defaults_of(self)
         for name in WITHOUT_EFFECT:
             setattr(self, name, defaults[name])

@@ -94,6 +94,7 @@ class StepComparison:
 
     def text(self) -> str:
         """Return what the command prints."""
+        # Those of the whole language model, head included: `vanilla` trains all of it.
         trained = self.measured.get("vanilla", Measurements()).parameters
         parameters = f", {trained / 1e6:,.1f} M parameters" if trained else ""
         micro_batches = self.shape["micro_batches"]
@@ -184,6 +185,7 @@ def compare_steps(
     tokenizer = find_tokenizer(model_args, config)
     rows, source = rows_of(tokenizer, model_args, data_args, args)
 
+    # Processes get the flags rather than a model, and make it anew for each turn.
     def request_of(name: str, seconds: float) -> TurnRequest:
         return TurnRequest(argv, name, task, rows, seconds, readings)
 

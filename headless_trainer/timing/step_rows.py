@@ -38,6 +38,7 @@ def draw_rows(count: int, length: int, tokenizer: PreTrainedTokenizerBase) -> li
 
     Lower ids are more frequent, as in most tokenizers.
     """
+    # What is drawn are ranks among these ids: special ones and gaps are left out.
     ids = sorted({*tokenizer.get_vocab().values()} - {*tokenizer.all_special_ids})
     generator = torch.Generator().manual_seed(0)
     ranks = torch.multinomial(token_shares(len(ids)), count * length, True, generator=generator)
@@ -56,6 +57,7 @@ def read_rows(
     Only their beginning is read, so that a large corpus takes no longer than a small one, and no
     earlier texts, which could not be read in part.
     """
+    # A copy, since the arguments describe the run elsewhere.
     streamed = copy.copy(data_args)
     streamed.streaming = True
     streamed.eval_old_file = None

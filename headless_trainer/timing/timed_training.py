@@ -147,6 +147,7 @@ class StepClock(TrainerCallback):
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         now = time.perf_counter()
+        # The first group ends here without having been timed.
         if state.global_step > self._steps_together:
             self._add((now - self._started) / self._steps_together)
         control.should_training_stop = self._is_over(now)
@@ -156,9 +157,11 @@ class StepClock(TrainerCallback):
         """Add the seconds of a step; those of exact steps by their share of all steps."""
         if not self._exact_every:
             self.seconds.append(seconds)
+        # Groups alternate, and the first, which is exact, is not timed: candidates come first.
         elif self._candidate_seconds is None:
             self._candidate_seconds = seconds
         else:
+            # In training, one exact step follows so many others.
             others = (self._exact_every - 1) * self._candidate_seconds
             self.seconds.append((seconds + others) / self._exact_every)
             self._candidate_seconds = None
@@ -218,6 +221,7 @@ class OtherHeadTrainer(VanillaTrainer):
     def vocabulary_loss(
         self, hidden: Tensor, target_ids: Tensor, vectors: Tensor, bias: Tensor | None
     ) -> Tensor:
+        # The kernels take one dtype, and autocast does not know them: it is applied by hand.
         device_type = hidden.device.type
         if torch.is_autocast_enabled(device_type):
             dtype = torch.get_autocast_dtype(device_type)
@@ -257,6 +261,7 @@ def make_trainer(request: TurnRequest, output_dir: str) -> Trainer:
     Raises:
         ValueError: if the model cannot be trained with this objective.
     """
+    # Flags at the end count, so that each line has its own objective.
     objective = objective_of_line(request.name)
     flags = [*request.argv, "--objective", objective.name, "--task", request.task]
     model_args, _, args = parse_args(ARGUMENT_CLASSES, flags)
@@ -264,6 +269,7 @@ def make_trainer(request: TurnRequest, output_dir: str) -> Trainer:
     config = loading.load_config(model_args)
     tokenizer = find_tokenizer(model_args, config)
     exact_head = load_head(request.name, args.device) if request.name in LIBRARIES else None
+    # A new model has the same weights in every turn.
     torch.manual_seed(args.seed)
     model = loading.load_model(
         model_args, config, tokenizer, objective=objective, task=request.task
@@ -307,7 +313,7 @@ def objective_of_line(name: str) -> Objective:
 
 def repeated(rows: list[np.ndarray], args: CompareStepsArguments) -> list[dict]:
     """Repeat rows so often that no turn reaches their end, where the loader would start anew."""
-    # Sampled softmax needs two for a reading.
+    # One group is not timed, and sampled softmax needs two for a reading.
     most_groups = 1 + 2 * MOST_READINGS
     rows_of_step = args.per_device_train_batch_size * args.gradient_accumulation_steps
     most_rows = most_groups * steps_together(args.device) * rows_of_step

@@ -75,6 +75,7 @@ class Measurements:
             compared = [statistics.median(turn) for turn in self.seconds]
         else:
             (compared,) = self.seconds
+        # Of fewer than four, none is left out.
         quarter = len(compared) // 4
         middle = sorted(compared)[quarter : len(compared) - quarter]
         return (middle[-1] - middle[0]) / self.median
@@ -110,6 +111,7 @@ def measure(
     started = time.perf_counter()
     measured = {name: Measurements() for name in names}
     with processes_of(names) as processes:
+        # Starting the processes has taken a part of the time.
         left = started + seconds - time.perf_counter()
         turn_seconds = left / (ROUNDS * len(names))
         for number in itertools.count(1):
@@ -119,6 +121,7 @@ def measure(
                 tell(f"round {number}: {name}")
                 answer = processes[name].ask(request_of(name, turn_seconds))
                 measured[name].add(answer)
+            # Another round follows if it would end in time, as long as the last one took.
             now = time.perf_counter()
             next_end = now + (now - round_started)
             if rounds is None:
@@ -150,6 +153,7 @@ class TurnProcess:
             target=answer_requests, args=(other_end, self._folder.name), daemon=True
         )
         self._process.start()
+        # With the copy here open, the end of the process would not be noticed.
         other_end.close()
 
     def wait_until_ready(self) -> None:
