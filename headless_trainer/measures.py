@@ -2,8 +2,10 @@
 lower is better.
 
 To log a new figure, call ``trainer.window.add(name, value, divisor)``. If only some objectives log
-it, add its name to theirs in objectives.py. Add a row here to show it in the console, pictures,
-cards and report, and a row in docs/reference/logs.md to explain it.
+it, add its name to theirs in objectives.py. Add a row here to show it in the console, a run's
+picture or its card, and a row in docs/reference/logs.md to explain it. The report draws a figure
+whose row has a chart; in the tables of the report, which compare models, held-out figures alone get
+a column.
 """
 
 import math

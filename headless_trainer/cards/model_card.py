@@ -6,13 +6,19 @@ A card is a README.md beside the weights.
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState
 
-from ..arguments import DataArguments, LMHeadArguments, ModelArguments
+from ..arguments import (
+    DataArguments,
+    HeadlessTrainingArguments,
+    LMHeadArguments,
+    ModelArguments,
+)
 from ..checkpoints.token_counts import load_token_counts
 from ..files.manifest import CARD_NAME
 from ..measures import PICTURE, RESULTS, shown_in
@@ -39,108 +45,134 @@ HEADLESS_TAG = "contrastive-weight-tying"
 UNFILLED = "[More Information Needed]"
 
 
+@dataclass(frozen=True)
+class DescribedRun:
+    """What a card reads of the run that trained its model.
+
+    Attributes:
+        args: the settings.
+        task: clm or mlm.
+        facts: the arguments of the command, and what is known of the texts.
+        state: of the trainer: its steps and logs.
+        trainer_class: with the loss, which may be a user's.
+        model: the trained model, without the wrappers of accelerate; in its adapter if it has one.
+        tokenizer: whatever the trainer padded with, or None.
+        rows: the training rows.
+        has_free_head: whether `attach_lm_head` accepts the model; None unless it is a trunk.
+    """
+
+    args: HeadlessTrainingArguments
+    task: str
+    facts: card_facts.RunFacts
+    state: TrainerState
+    trainer_class: type
+    model: Any
+    tokenizer: Any
+    rows: Any
+    has_free_head: bool | None
+
+
 @never_raises()
 def write_model_card(
-    trainer, folder: str | Path | None = None, metrics: dict[str, float] | None = None
+    run: DescribedRun, folder: str | Path | None = None, metrics: dict[str, float] | None = None
 ) -> None:
-    """Write the card of a model that a `PretrainingTrainer` saved, as README.md beside the weights.
+    """Write the card of a saved model, as README.md beside its weights.
 
-    Only the main process writes. Results in an earlier card of the folder are dropped, since they
+    Call it on the main process. Results in an earlier card of the folder are dropped, since they
     belong to other weights.
 
     Args:
-        trainer: the trainer that saved the model.
+        run: the run that trained the model.
         folder: where the model was saved; by default the run's folder.
         metrics: those of the evaluation at the end of a run; by default the figures that were
             logged at the step of these weights.
     """
-    if not trainer.is_world_process_zero():
-        return
-    args = trainer.args
-    run = trainer.facts
+    args = run.args
+    data_args = run.facts.data_args
     folder = Path(folder or args.output_dir)
-    kind_of_model = _kind_of_model(trainer)
+    kind_of_model = _kind_of_model(run)
     # The weights in the run's folder are then not those of its last step.
     best_step = None
     if args.load_best_model_at_end and not folder.name.startswith("checkpoint-"):
-        best_step = trainer.state.best_global_step
+        best_step = run.state.best_global_step
     if metrics is None:
-        metrics = _logged_metrics(trainer, best_step or trainer.state.global_step)
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    facts: dict[str, Any] = {"adapter": getattr(model, "active_peft_config", None)}
-    if objective_of(args).trains_trunk:
-        facts["free_head"] = trainer.has_free_head
+        metrics = _logged_metrics(run.state, best_step or run.state.global_step)
+    facts: dict[str, Any] = {"adapter": getattr(run.model, "active_peft_config", None)}
+    if run.has_free_head is not None:
+        facts["free_head"] = run.has_free_head
     if isinstance(args, LMHeadArguments):
-        facts["prior"] = described_prior(args.head_bias == "prior", args, run.data_args)
+        facts["prior"] = described_prior(args.head_bias == "prior", args, data_args)
     dataset = None
-    if run.data_args:
-        dataset = run.data_args.dataset_name
+    if data_args:
+        dataset = data_args.dataset_name
     # The free head was not trained: its card describes no training.
     if kind_of_model != "free_head":
         _, totals = load_token_counts(folder)
-        facts["training"] = _training_facts(trainer, folder, totals, best_step)
+        facts["training"] = _training_facts(run, folder, totals, best_step)
         facts["environment"] = card_facts.environment(
-            args, trainer.state.log_history, totals["train_seconds"]
+            args, run.state.log_history, totals["train_seconds"]
         )
     write_card(
         folder,
         _name(folder, args),
         kind_of_model,
-        without_adapter(model),
-        trainer.processing_class,
-        causal=trainer.task == "clm",
-        model_args=run.model_args,
+        without_adapter(run.model),
+        run.tokenizer,
+        causal=run.task == "clm",
+        model_args=run.facts.model_args,
         dataset=dataset,
         facts=facts,
-        results=held_out_results(metrics, trainer.task, run.data_args, kind_of_model),
+        results=held_out_results(metrics, run.task, data_args, kind_of_model),
     )
 
 
-def _kind_of_model(trainer) -> str:
-    """Return what a trainer saved: a trunk, a language model, or a head on a headless trunk."""
-    if isinstance(trainer.args, LMHeadArguments):
-        if trainer.state.global_step > 0:
+def _kind_of_model(run: DescribedRun) -> str:
+    """Return what a run trained: a trunk, a language model, or a head on a headless trunk."""
+    if isinstance(run.args, LMHeadArguments):
+        if run.state.global_step > 0:
             return "tuned"
         return "free_head"
-    if objective_of(trainer.args).trains_trunk:
+    if objective_of(run.args).trains_trunk:
         return "trunk"
     return "vanilla"
 
 
-def _logged_metrics(trainer, step: int) -> dict[str, float]:
+def _logged_metrics(state: TrainerState, step: int) -> dict[str, float]:
     """Return the figures of the last evaluation at a step; none if nothing was evaluated then."""
     metrics: dict[str, float] = {}
-    for logs in trainer.state.log_history:
+    for logs in state.log_history:
         if "eval_loss" in logs and logs["step"] == step:
             metrics = logs
     return metrics
 
 
-def _training_facts(trainer, folder: Path, totals: dict, best_step: int | None) -> dict[str, Any]:
+def _training_facts(
+    run: DescribedRun, folder: Path, totals: dict, best_step: int | None
+) -> dict[str, Any]:
     """Return what the template's sections on the training read."""
     # A stream has no number of rows.
-    rows = None
-    if hasattr(trainer.train_dataset, "__len__"):
-        rows = len(trainer.train_dataset)
+    number_of_rows = None
+    if hasattr(run.rows, "__len__"):
+        number_of_rows = len(run.rows)
     # A subclass may have any loss: the card names it instead of describing ours.
     trainer_of_user = None
-    if not type(trainer).__module__.startswith("headless_trainer."):
-        trainer_of_user = type(trainer).__name__
+    if not run.trainer_class.__module__.startswith("headless_trainer."):
+        trainer_of_user = run.trainer_class.__name__
     # Only a run's own folder has it, and a card must not show a broken link.
     picture = None
     if (folder / PICTURE).is_file():
         picture = PICTURE
     return {
-        "args": trainer.args,
-        "state": trainer.state,
+        "args": run.args,
+        "state": run.state,
         "totals": totals,
-        "data_args": trainer.facts.data_args,
-        "uses_chat_template": trainer.facts.uses_chat_template,
+        "data_args": run.facts.data_args,
+        "uses_chat_template": run.facts.uses_chat_template,
         "best": best_step,
-        "rows": rows,
-        "own_candidates": candidate_matrix(trainer.model) is not None,
+        "rows": number_of_rows,
+        "own_candidates": candidate_matrix(run.model) is not None,
         "own_loss": trainer_of_user,
-        "settings": card_facts.settings_table(trainer.args),
+        "settings": card_facts.settings_table(run.args),
         "picture": picture,
     }
 

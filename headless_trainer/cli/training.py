@@ -422,7 +422,7 @@ def finish(trainer: PretrainingTrainer, evaluate: bool) -> None:
             fault = error
     if trainer.is_world_process_zero():
         run_results.finish(Path(trainer.args.output_dir), trainer.state, metrics)
-    write_model_card(trainer, metrics=metrics)
+        write_model_card(trainer.described_run, metrics=metrics)
     if trainer.hub is not None:
         trainer.hub.push_run("End of training")  # with what was written since save_model
     if fault is not None:

@@ -69,7 +69,7 @@ class HeadlessTrainer(PretrainingTrainer):
 
     objective = "headless"
     head_class = CandidateHead
-    has_free_head = True  # whether `attach_lm_head` accepts the trunk
+    has_free_head: bool | None = True
 
     def __init__(self, *args: Any, token_counts: Tensor | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

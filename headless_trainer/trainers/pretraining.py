@@ -27,7 +27,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, Tr
 
 from ..arguments import HeadlessTrainingArguments, with_settings
 from ..cards.facts import RunFacts
-from ..cards.model_card import write_model_card
+from ..cards.model_card import DescribedRun, write_model_card
 from ..checkpoints.finding import Start, best_checkpoint, find_start
 from ..checkpoints.stop_on_signal import StopOnSignal
 from ..checkpoints.token_counts import load_token_counts
@@ -158,6 +158,8 @@ class PretrainingTrainer(Trainer):
     head_class: type[Head]
     # Whether `pool_loss` gives each target the weight 1 in its own row, as the exact softmax does.
     target_counts_once = False
+    # Whether `attach_lm_head` accepts the model; None unless a trunk is trained.
+    has_free_head: bool | None = None
     hub: HubPushes | None = None
     hub_model_id: Any  # a str, where the parent has no annotation but None
     old_eval_dataset: Any = None
@@ -681,7 +683,7 @@ class PretrainingTrainer(Trainer):
             with model_aside(folder, self.args.should_save) as aside:
                 self._write_model(aside, leaves_run=True)
         if self.args.should_save:
-            write_model_card(self, folder)
+            write_model_card(self.described_run, folder)
         # Only from the run's own folder.
         if not _internal_call and self.args.push_to_hub and folder == Path(self.args.output_dir):
             self._push("Model save", blocking=False)
@@ -730,6 +732,21 @@ class PretrainingTrainer(Trainer):
             rows_a_step=self.get_total_train_batch_size(self.args),
             is_sharded=self.is_sharded,
             restarted_data=self.restarted_data,
+        )
+
+    @property
+    def described_run(self) -> DescribedRun:
+        """This run as the card of its model describes it."""
+        return DescribedRun(
+            args=self.args,
+            task=self.task,
+            facts=self.facts,
+            state=self.state,
+            trainer_class=type(self),
+            model=self.accelerator.unwrap_model(self.model),
+            tokenizer=self.processing_class,
+            rows=self.train_dataset,
+            has_free_head=self.has_free_head,
         )
 
     @property

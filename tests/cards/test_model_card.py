@@ -329,7 +329,7 @@ def test_a_model_saved_by_hand_has_a_card_of_what_is_known(tmp_path, clm_tokeniz
     trainer.save_model(str(tmp_path / "copy"))
     assert '"./copy"' in text_of(tmp_path / "copy") and '"./run"' in text
     (tmp_path / "run" / "model.safetensors").unlink()  # weights in other files
-    model_card.write_model_card(trainer)
+    model_card.write_model_card(trainer.described_run)
     assert set(bullets(tmp_path / "run", "Model")) == {"Architecture", "Tokenizer"}
     trainer_by_hand(tmp_path / "without", None).save_model()
     text = text_of(tmp_path / "without")
@@ -450,7 +450,7 @@ def test_a_name_on_the_hub_is_used_where_the_model_goes_there(tmp_path, clm_toke
     for folder in (tmp_path / "run", tmp_path / "copy"):
         trainer._save(str(folder))
         save_token_counts(folder, trainer.token_counts, {"tokens_seen": 0, "train_seconds": 0.0})
-        model_card.write_model_card(trainer, folder)
+        model_card.write_model_card(trainer.described_run, folder)
     assert 'from_pretrained("someone/some model")' in text_of(tmp_path / "run")
     assert "--model_name_or_path 'someone/some model' --output_dir 'some model-lm'" in text_of(
         tmp_path / "run"
@@ -518,10 +518,10 @@ def test_the_main_process_alone_writes_and_says_how_many_there_were(
     (tmp_path / "README.md").unlink()
     monkeypatch.setattr(type(trainer.args), "world_size", 2)
     with monkeypatch.context() as other:
-        other.setattr(trainer, "is_world_process_zero", lambda: False)
-        model_card.write_model_card(trainer)
+        other.setattr(type(trainer.args), "should_save", False)
+        trainer.save_model()
         assert not (tmp_path / "README.md").exists()
-    model_card.write_model_card(trainer)
+    model_card.write_model_card(trainer.described_run)
     training = section(text_of(tmp_path), "Training")
     for number in ("0 optimizer steps", "12 rows", "8 a forward", "1 forward", "2 processes"):
         assert number in training
