@@ -14,10 +14,12 @@ from torch import Tensor
 from headless_trainer import HeadlessTrainer
 
 # Largest count in a pool considered; in a batch of 32 x 128, the most frequent token has some 250.
-MOST = 2000
+LARGEST_COUNT = 2000
 
 
 class CountsTrainer(HeadlessTrainer):
+    """Weights candidates by ``count ** exponent``."""
+
     exponent = 1.0
 
     def log_weights(self, part, dtype):
@@ -25,21 +27,38 @@ class CountsTrainer(HeadlessTrainer):
 
     def evaluation_prior(self) -> Tensor | None:
         log_q = super().evaluation_prior()
+        if log_q is None:
+            return None
         # K, for steps of one pool.
         targets = self.all_token_counts().sum() / max(1, self.state.global_step)
-        return None if log_q is None else log_expected_weight(log_q + targets.log(), self.exponent)
+        return log_expected_weight(log_q + targets.log(), self.exponent)
 
 
 def log_expected_weight(log_mean: Tensor, exponent: float) -> Tensor:
     """Return ``(V,)`` log E[n ** exponent; n > 0] for Poisson-distributed counts n of mean
     ``exp(log_mean)``.
     """
-    n = torch.arange(1, MOST, dtype=torch.float64)
+    n = torch.arange(1, LARGEST_COUNT, dtype=torch.float64)
+    # The log of n ** exponent / n!, to which n log(mean) - mean adds the rest of Poisson's law.
     terms = exponent * n.log() - (n + 1).lgamma()
-    parts = log_mean.double()[:, None].split(4096)
-    return torch.cat([(n * part - part.exp() + terms).logsumexp(-1) for part in parts]).float()
+    log_weights = []
+    # In parts, since a whole vocabulary has (V, LARGEST_COUNT) terms.
+    for part in log_mean.double()[:, None].split(4096):
+        log_weights.append((n * part - part.exp() + terms).logsumexp(-1))
+    return torch.cat(log_weights).float()
 
 
-Power0, Power05, Power15, Power2 = (
-    type("Power", (CountsTrainer,), {"exponent": exponent}) for exponent in (0.0, 0.5, 1.5, 2.0)
-)
+class Power0(CountsTrainer):
+    exponent = 0.0
+
+
+class Power05(CountsTrainer):
+    exponent = 0.5
+
+
+class Power15(CountsTrainer):
+    exponent = 1.5
+
+
+class Power2(CountsTrainer):
+    exponent = 2.0
