@@ -25,11 +25,14 @@ class OtherRows(HeadlessTrainer):
 
     def log_weights(self, part, dtype):
         """Count the times that a candidate is a target of other rows: ``(N, U)``."""
+        rows = 0
+        if len(part.rows):
+            rows = int(part.rows.max()) + 1
+        targets_of_row = part.pool.counts.new_zeros(rows, len(part.pool))  # (rows, U)
         one = torch.ones_like(part.rows)
-        rows = int(part.rows.max()) + 1 if len(part.rows) else 0
-        targets_of_row = part.pool.counts.new_zeros(rows, len(part.pool))
         targets_of_row.index_put_((part.rows, part.target_index), one, accumulate=True)
-        counts = part.pool.counts - targets_of_row[part.rows]
+        counts = part.pool.counts - targets_of_row[part.rows]  # (N, U)
+        # The target of a prediction stays a candidate, even if no other row has it.
         counts = counts.scatter(1, part.target_index[:, None], 1)
         return counts.to(dtype).log()
 
@@ -60,8 +63,10 @@ class ExactEnd(HeadlessTrainer):
 
     def candidates_of_step(self, targets):
         shares = super().candidates_of_step(targets)
-        first = (1 - EXACT_SHARE) * self.state.max_steps
-        return exact_shares(self, shares) if self.state.global_step >= first else shares
+        first_exact_step = (1 - EXACT_SHARE) * self.state.max_steps
+        if self.state.global_step < first_exact_step:
+            return shares
+        return exact_shares(self, shares)
 
 
 class ExactNowAndThen(HeadlessTrainer):
@@ -69,8 +74,9 @@ class ExactNowAndThen(HeadlessTrainer):
 
     def candidates_of_step(self, targets):
         shares = super().candidates_of_step(targets)
-        is_exact = self.state.global_step % EXACT_EVERY == 0
-        return exact_shares(self, shares) if is_exact else shares
+        if self.state.global_step % EXACT_EVERY:
+            return shares
+        return exact_shares(self, shares)
 
 
 class FrequencyDraws:
