@@ -29,8 +29,10 @@ from headless_trainer.checkpoints.finding import checkpoints_in
 from headless_trainer.presentation.pictures import Panel, Series, draw_panels
 from headless_trainer.presentation.tables import markdown
 
-LEAST = 10
+# Tokens that were targets less often are near their initial values.
+LEAST_COUNT = 10
 NEIGHBOURS = 10
+# Held-out rows on which the residual stream is measured.
 ROWS = 64
 
 
@@ -39,49 +41,80 @@ def main() -> None:
     parser.add_argument("--untied", default="vanilla untied + bias log q + Muon")
     args = shared.at_scale(parser.parse_args())
     runs = {recipe: shared.best_runs(args, recipe) for recipe in (*args.recipes, args.untied)}
-    steps = kept_by_all(
-        itertools.chain.from_iterable(folders.values() for folders in runs.values())
+    folders = [folder for by_seed in runs.values() for folder in by_seed.values()]
+    alignments = alignments_of(args, runs, kept_by_all(folders))
+    streams = streams_of(args, runs)
+    table = tables_of(alignments, streams)
+    table.append("\nAll x 100; mean over seeds, with its standard error in brackets.")
+    shared.write_results(
+        args.results_dir or args.output_dir / "tying",
+        {"alignment": alignments, "residual_stream": streams},
+        table,
+        draw(alignments),
+        folders,
     )
+
+
+def alignments_of(
+    args, runs: dict[str, dict[int, Path]], steps: list[int]
+) -> dict[str, dict[int, dict[str, list[float]]]]:
+    """Return how alike the tied matrix of each recipe is to both matrices of the untied one.
+
+    Args:
+        args: the study's arguments.
+        runs: folders by recipe and seed.
+        steps: those of the checkpoints to compare.
+
+    Returns:
+        By recipe, step, and role and comparison: the value of each seed.
+    """
     alignments: dict[str, dict[int, dict[str, list[float]]]] = {}
     for recipe, step in itertools.product(args.recipes, steps):
         row = alignments.setdefault(recipe, {}).setdefault(step, {})
         for seed, folder in runs[recipe].items():
-            often = load_token_counts(folder)[0] >= LEAST
-            tied = matrix(checkpoint(folder, step))[often]
+            is_trained = load_token_counts(folder)[0] >= LEAST_COUNT  # (V,)
+            tied = matrix(checkpoint(folder, step))[is_trained]
             for role in ("input", "output"):
-                other = matrix(checkpoint(runs[args.untied][seed], step), role)[often]
-                for name, value in alignment(tied, other).items():
-                    row.setdefault(f"{role}, {name}", []).append(value)
+                other = matrix(checkpoint(runs[args.untied][seed], step), role)[is_trained]
+                for comparison, value in alignment(tied, other).items():
+                    row.setdefault(f"{role}, {comparison}", []).append(value)
+    return alignments
 
-    def percents(values: list[float]) -> str:
+
+def tables_of(alignments: dict[str, dict], streams: dict[str, list]) -> list[str]:
+    """Return the tables: of the last step, along the training if there are several steps, and of
+    the residual stream.
+    """
+
+    def percents(values: Iterable[float]) -> str:
         return shared.spread([100 * value for value in values], 1)
 
-    last = steps[-1]
+    steps = list(next(iter(alignments.values())))
+    rows_of_last_step = [by_step[steps[-1]] for by_step in alignments.values()]
     rows = [
-        (name, *(percents(row[last][name]) for row in alignments.values()))
-        for name in alignments[args.recipes[0]][last]
+        (comparison, *(percents(row[comparison]) for row in rows_of_last_step))
+        for comparison in rows_of_last_step[0]
     ]
-    table = [markdown(["compared", *alignments], rows)]
+    tables = [markdown(["compared", *alignments], rows)]
     if len(steps) > 1:
-        names = ("input, rotated", "output, rotated")
-        rows = [
-            (recipe, f"{step:,}", *(percents(alignments[recipe][step][name]) for name in names))
-            for recipe, step in itertools.product(alignments, steps)
-        ]
-        table += ["", markdown(["along the training", "steps", *names], rows)]
-    streams = streams_of(args, runs)
-    rows = [(recipe, *map(percents, zip(*seeds, strict=True))) for recipe, seeds in streams.items()]
+        comparisons = ("input, rotated", "output, rotated")
+        rows = []
+        for recipe, by_step in alignments.items():
+            for step, values in by_step.items():
+                rows.append(
+                    (recipe, f"{step:,}", *(percents(values[name]) for name in comparisons))
+                )
+        tables += ["", markdown(["along the training", "steps", *comparisons], rows)]
+    rows = []
+    for recipe, shares_of_seeds in streams.items():
+        rows.append((recipe, *map(percents, zip(*shares_of_seeds, strict=True))))
+    # All cells but the recipe and the embedding are layers.
     layers = [f"layer {layer}" for layer in range(1, len(rows[0]) - 1)]
-    table += ["", markdown(["share of the residual stream", "embedding", *layers], rows)]
-    table.append("\nAll x 100; mean over seeds, with its standard error in brackets.")
-    results = {"alignment": alignments, "residual_stream": streams}
-    folders = itertools.chain.from_iterable(folders.values() for folders in runs.values())
-    shared.write_results(
-        args.results_dir or args.output_dir / "tying", results, table, draw(alignments), folders
-    )
+    return [*tables, "", markdown(["share of the residual stream", "embedding", *layers], rows)]
 
 
 def checkpoint(run: Path, step: int) -> Path:
+    """Return the folder of a run's checkpoint."""
     return run / f"checkpoint-{step}"
 
 
@@ -89,8 +122,11 @@ def kept_by_all(runs: Iterable[Path]) -> list[int]:
     """Return the steps at which every run has a checkpoint: runs of recipe.py keep the last one,
     those of heads.py more.
     """
-    kept = [{int(path.name.rpartition("-")[2]) for path in checkpoints_in(run)} for run in runs]
-    return sorted(set.intersection(*kept))
+    steps_of_runs = []
+    for run in runs:
+        names = [path.name for path in checkpoints_in(run)]
+        steps_of_runs.append({int(name.removeprefix("checkpoint-")) for name in names})
+    return sorted(set.intersection(*steps_of_runs))
 
 
 def streams_of(args, runs: dict[str, dict[int, Path]]) -> dict[str, list[list[float]]]:
@@ -119,19 +155,19 @@ def stream_shares(trunk: PreTrainedModel, ids: Tensor) -> list[float]:
         One share for the embedding (with that of positions) and one for each layer, in order; they
         sum to 1.
     """
-    read = []
+    inputs_of_norm = []
     norm = [module for module in trunk.modules() if isinstance(module, nn.LayerNorm)][-1]
-    handle = norm.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
-    # The last one has passed the norm.
-    streams = trunk(input_ids=ids, output_hidden_states=True).hidden_states[:-1]
+    handle = norm.register_forward_pre_hook(lambda _, inputs: inputs_of_norm.append(inputs[0]))
+    hidden_states = trunk(input_ids=ids, output_hidden_states=True).hidden_states
     handle.remove()
-    streams = [*streams, read[0]]
-    added = [
-        streams[0],
-        *(after - before for before, after in zip(streams, streams[1:], strict=False)),
-    ]
-    length = read[0].square().sum(-1)
-    return [((each * read[0]).sum(-1) / length).mean().item() for each in added]
+    end = inputs_of_norm[0]  # (B, T, D)
+    # The last hidden state has passed the norm already: its input stands for it.
+    streams = [*hidden_states[:-1], end]
+    additions = [streams[0]]
+    for before, after in itertools.pairwise(streams):
+        additions.append(after - before)
+    squared_length = end.square().sum(-1)  # (B, T)
+    return [((addition * end).sum(-1) / squared_length).mean().item() for addition in additions]
 
 
 def draw(alignments: dict[str, dict]):
@@ -144,12 +180,12 @@ def draw(alignments: dict[str, dict]):
         ("nearest ten", "ten nearest in common, %"),
     ):
         series = []
-        for colour, (recipe, rows) in enumerate(alignments.items()):
+        for colour, (recipe, by_step) in enumerate(alignments.items()):
             for role, style in (("input", "o--"), ("output", "o-")):
-                means = [100 * statistics.mean(row[f"{role}, {name}"]) for row in rows.values()]
-                series.append(
-                    Series(rows, means, style, color=f"C{colour}", label=f"{recipe}: {role}")
-                )
+                comparison = f"{role}, {name}"
+                means = [100 * statistics.mean(row[comparison]) for row in by_step.values()]
+                look = {"color": f"C{colour}", "label": f"{recipe}: {role}"}
+                series.append(Series(by_step, means, style, **look))
         panels.append(Panel(series, xlabel="steps", ylabel=label))
     return draw_panels(panels, legend="below")
 
@@ -168,18 +204,20 @@ def alignment(tied: Tensor, other: Tensor) -> dict[str, float]:
     """Return how alike the rows of two ``(N, D)`` matrices are, in four ways, each between 0 (or
     -1) and 1.
     """
+    # The rotation R that makes tied @ R nearest to other, by orthogonal Procrustes.
     left, _, right = torch.linalg.svd(tied.T @ other)
-    mapped = {
+    rows_of = {
         "as they are": tied,
         "rotated": tied @ (left @ right),
         "mapped": tied @ torch.linalg.lstsq(tied, other).solution,
     }
-    result = {
-        name: torch.cosine_similarity(rows, other).mean().item() for name, rows in mapped.items()
+    values = {
+        name: torch.cosine_similarity(rows, other).mean().item() for name, rows in rows_of.items()
     }
-    near = [nearest(rows) for rows in (tied, other)]
-    common = (near[0][:, :, None] == near[1][:, None, :]).any(-1).float().mean().item()
-    return result | {"nearest ten": common}
+    nearest_of_tied = nearest(tied)
+    nearest_of_other = nearest(other)
+    is_common = (nearest_of_tied[:, :, None] == nearest_of_other[:, None, :]).any(-1)  # (N, 10)
+    return values | {"nearest ten": is_common.float().mean().item()}
 
 
 def nearest(rows: Tensor) -> Tensor:
