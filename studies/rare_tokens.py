@@ -71,13 +71,14 @@ def frequency_groups(counts: Tensor) -> Tensor:
     sums in each group.
     """
     order = counts.argsort()
-    before = counts[order].cumsum(0) - counts[order] / 2
+    # Targets of all rarer tokens, and half of the token's own.
+    rarer = counts[order].cumsum(0) - counts[order] / 2
     group = torch.empty_like(counts)
-    group[order] = (before * GROUPS / counts.sum()).long().clamp(max=GROUPS - 1)
+    group[order] = (rarer * GROUPS / counts.sum()).long().clamp(max=GROUPS - 1)
     return group
 
 
-def scored(folder: Path, ids: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def predictions(folder: Path, ids: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield log-probabilities ``(K, V)`` and targets ``(K,)`` of a few rows of the ``(B, T)`` ids
     at a time.
     """
@@ -90,46 +91,46 @@ def scored(folder: Path, ids: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 def measure(folder: Path, ids: Tensor, group: Tensor) -> dict:
     """Return a model's accuracy, cross-entropy, norm and mean cosine of the embeddings, by group,
-    and its calibration.
+    and its calibration. All but cross-entropies (nats) and norms are times 100.
     """
-    parts = [
-        (*predicted.max(-1), -predicted.gather(1, targets[:, None])[:, 0], targets)
-        for predicted, targets in scored(folder, ids)
-    ]
-    confidence, guess, loss, targets = (torch.cat(each) for each in zip(*parts, strict=True))
-    right = (guess == targets).double()
-    of_target = group[targets]
-    embedding = AutoModel.from_pretrained(folder).get_input_embeddings().weight.detach()
-    which = [of_target == number for number in range(GROUPS)]
-    tokens = [group == number for number in range(GROUPS)]
+    columns = []
+    for log_probabilities, targets in predictions(folder, ids):
+        best, guesses = log_probabilities.max(-1)
+        losses = -log_probabilities.gather(1, targets[:, None])[:, 0]
+        columns.append((best.exp(), guesses == targets, losses, targets))
+    # Each (N,), of all predictions.
+    confidence, is_right, loss, targets = map(torch.cat, zip(*columns, strict=True))
+    accuracy = is_right.double()
+    embedding = AutoModel.from_pretrained(folder).get_input_embeddings().weight.detach()  # (V, D)
+    predictions_of = [group[targets] == number for number in range(GROUPS)]
+    tokens_of = [group == number for number in range(GROUPS)]
+    error = calibration_error(confidence.double().numpy(), is_right.numpy())
     return {
-        "accuracy": [100 * right[chosen].mean().item() for chosen in which],
-        "cross_entropy": [loss[chosen].mean().item() for chosen in which],
-        "norm": [embedding[chosen].norm(dim=-1).mean().item() for chosen in tokens],
-        "mean_cosine": [100 * mean_cosine(embedding[chosen]).item() for chosen in tokens],
-        "calibration_error": 100
-        * calibration_error(confidence.exp().double().numpy(), right.numpy() == 1),
-        "confidence": 100 * confidence.exp().mean().item(),
-        "total_accuracy": 100 * right.mean().item(),
+        "accuracy": [100 * accuracy[chosen].mean().item() for chosen in predictions_of],
+        "cross_entropy": [loss[chosen].mean().item() for chosen in predictions_of],
+        "norm": [embedding[chosen].norm(dim=-1).mean().item() for chosen in tokens_of],
+        "mean_cosine": [100 * mean_cosine(embedding[chosen]).item() for chosen in tokens_of],
+        "calibration_error": 100 * error,
+        "confidence": 100 * confidence.mean().item(),
+        "total_accuracy": 100 * accuracy.mean().item(),
     }
 
 
 def table(results_of_recipes: dict[str, list[dict]], sizes: list[int]) -> str:
     """Return a table with a row for each group and a column for each figure of each recipe."""
-    figures = {"accuracy": 1, "cross_entropy": 3, "norm": 2, "mean_cosine": 1}
-    pairs = list(itertools.product(figures, results_of_recipes))
-    head = ["tokens", *(f"{figure.replace('_', ' ')}, {recipe}" for figure, recipe in pairs)]
-
-    def cells(number: int) -> Iterator[str]:
-        for figure, recipe in pairs:
-            yield shared.spread(
-                [seed[figure][number] for seed in results_of_recipes[recipe]], figures[figure]
-            )
-
-    return markdown(head, [(f"{sizes[number]:,}", *cells(number)) for number in range(GROUPS)])
+    digits_of = {"accuracy": 1, "cross_entropy": 3, "norm": 2, "mean_cosine": 1}
+    head = ["tokens"]
+    rows = [[f"{size:,}"] for size in sizes]
+    for (figure, digits), recipe in itertools.product(digits_of.items(), results_of_recipes):
+        head.append(f"{figure.replace('_', ' ')}, {recipe}")
+        for number, row in enumerate(rows):
+            values = [seed[figure][number] for seed in results_of_recipes[recipe]]
+            row.append(shared.spread(values, digits))
+    return markdown(head, rows)
 
 
 def summary(results_of_recipes: dict[str, list[dict]]) -> str:
+    """Return a table of the figures over all tokens."""
     names = ("calibration_error", "confidence", "total_accuracy")
     rows = [
         (recipe, *(shared.spread([seed[name] for seed in seeds], 2) for name in names))
@@ -141,25 +142,27 @@ def summary(results_of_recipes: dict[str, list[dict]]) -> str:
 
 
 def draw(results_of_recipes: dict[str, list[dict]]):
-    first = next(iter(results_of_recipes))
-    means = {
-        recipe: {
-            name: np.mean([seed[name] for seed in seeds], axis=0)
-            for name in ("cross_entropy", "norm")
-        }
-        for recipe, seeds in results_of_recipes.items()
-    }
+    """Draw, by group, how much worse each recipe predicts than the first, and the norms of its
+    embeddings.
+    """
     tenths = range(1, GROUPS + 1)
+
+    def mean_by_group(recipe: str, name: str) -> np.ndarray:
+        return np.mean([seed[name] for seed in results_of_recipes[recipe]], axis=0)
+
+    baseline = mean_by_group(next(iter(results_of_recipes)), "cross_entropy")
+    losses = []
+    norms = []
+    for recipe in results_of_recipes:
+        above = mean_by_group(recipe, "cross_entropy") - baseline
+        losses.append(Series(tenths, above, "o-", label=recipe))
+        norms.append(Series(tenths, mean_by_group(recipe, "norm"), "o-"))
     xlabel = "tenths of all targets, from rare to frequent tokens"
-    gains = [
-        Series(tenths, mean["cross_entropy"] - means[first]["cross_entropy"], "o-", label=recipe)
-        for recipe, mean in means.items()
+    panels = [
+        Panel(losses, xlabel=xlabel, ylabel="nats above the first recipe"),
+        Panel(norms, xlabel=xlabel, ylabel="norm of the embeddings"),
     ]
-    norms = [Series(tenths, mean["norm"], "o-") for mean in means.values()]
-    panels = [Panel(gains, xlabel=xlabel, ylabel="nats above the first recipe")]
-    return draw_panels(
-        [*panels, Panel(norms, xlabel=xlabel, ylabel="norm of the embeddings")], legend="below"
-    )
+    return draw_panels(panels, legend="below")
 
 
 if __name__ == "__main__":
