@@ -28,6 +28,7 @@ Finished runs are not repeated; interrupted ones resume.
 import argparse
 import itertools
 import math
+import re
 import shlex
 import statistics
 import subprocess
@@ -215,10 +216,9 @@ def runs_of(args: argparse.Namespace, row: dict) -> list[Run]:
 
 
 def folder_of(args: argparse.Namespace, run: Run) -> Path:
-    letters = (
-        letter if letter.isalnum() or letter in "-." else "_" for letter in run.variant.label
-    )
-    return args.output_dir / f"{''.join(letters)}_{run.rate:g}_{run.steps}_{run.seed}"
+    """Return the folder of a run."""
+    name = re.sub(r"[^\w.-]", "_", run.variant.label)
+    return args.output_dir / f"{name}_{run.rate:g}_{run.steps}_{run.seed}"
 
 
 def command_of(args: argparse.Namespace, run: Run) -> list[str]:
@@ -270,26 +270,30 @@ def measured(args: argparse.Namespace, run: Run) -> dict[str, float | None]:
     infinite.
     """
     folder = folder_of(args, run)
-    found = shared.results_of(command_of(args, run), folder, "eval_results.json", args.jobs)
-    if found is None:
+    results = shared.results_of(command_of(args, run), folder, "eval_results.json", args.jobs)
+    if results is None:
         return dict.fromkeys(FIGURES) | {"new": math.inf, "old": math.inf}
     logged = curves(shared.log_history(folder))
-    mass = found.get("eval_unseen_token_mass")
+    # Not every objective logs it.
+    unseen_mass = results.get("eval_unseen_token_mass")
+    if unseen_mass is not None:
+        unseen_mass *= 100
     seconds = None
     if not args.shared_machine:
         seconds = float(logged["train_seconds"].max())
     return {
-        "new": math.exp(found["eval_cross_entropy"]),
-        "new_accuracy": 100 * found["eval_accuracy"],
-        "old": math.exp(found["eval_old_cross_entropy"]),
-        "old_accuracy": 100 * found["eval_old_accuracy"],
-        "unseen_mass": None if mass is None else 100 * mass,
+        "new": math.exp(results["eval_cross_entropy"]),
+        "new_accuracy": 100 * results["eval_accuracy"],
+        "old": math.exp(results["eval_old_cross_entropy"]),
+        "old_accuracy": 100 * results["eval_old_accuracy"],
+        "unseen_mass": unseen_mass,
         "seconds": seconds,
         "memory": float(logged["peak_memory_mib"].max()) / 1024,
     }
 
 
 def is_finished(args: argparse.Namespace, run: Run) -> bool:
+    """Whether a run has come to its end, or diverged before it."""
     folder = folder_of(args, run)
     return (folder / "eval_results.json").is_file() or (folder / "diverged").is_file()
 
@@ -303,10 +307,12 @@ def rows_of(args: argparse.Namespace, settings: Iterable[tuple[Variant, float, i
     if args.finished_only:
         rows = [row for row in rows if all(is_finished(args, run) for run in runs_of(args, row))]
     runs = [run for row in rows for run in runs_of(args, row)]
-    found = dict(zip(runs, shared.mapped(args, lambda run: measured(args, run), runs), strict=True))
+    figures_of_runs = shared.mapped(args, lambda run: measured(args, run), runs)
+    figures_of = dict(zip(runs, figures_of_runs, strict=True))
     for row in rows:
-        of_seeds = [found[run] for run in runs_of(args, row)]
-        row |= {name: [figures[name] for figures in of_seeds] for name in FIGURES}
+        of_seeds = [figures_of[run] for run in runs_of(args, row)]
+        for name in FIGURES:
+            row[name] = [figures[name] for figures in of_seeds]
     return rows
 
 
@@ -344,6 +350,7 @@ def settings_of_equal_time(
 
 
 def scored_name(row: dict) -> tuple[str, float, int]:
+    """Return what tells the models of table rows apart."""
     return row["objective"], row["rate"], row["steps"]
 
 
@@ -404,17 +411,23 @@ def table_of(args: argparse.Namespace, results: dict) -> list[str]:
 
 
 def figure_cells(figures: dict[str, list[float | None]]) -> list[str]:
+    """Return the cells of the ``FIGURES``, empty where a run lacks one."""
     cells = []
     for name in FIGURES:
         values = figures[name]
-        digits = 0 if name == "seconds" else 1
-        if "accuracy" in name:
-            digits = 2
-        cells.append("" if None in values else shared.spread(values, digits))
+        if None in values:
+            cells.append("")
+        elif "accuracy" in name:
+            cells.append(shared.spread(values, 2))
+        elif name == "seconds":
+            cells.append(shared.spread(values, 0))
+        else:
+            cells.append(shared.spread(values, 1))
     return cells
 
 
 def score_cells(scores: dict[str, float], tasks: list[str]) -> list[str]:
+    """Return the cells of zero-shot scores, empty where a model was not scored."""
     return [f"{scores[task]:.1f}" if task in scores else "" for task in tasks]
 
 
