@@ -54,13 +54,17 @@ class Task:
 
     @property
     def label(self) -> str:
+        """The task's name in folders and in the table."""
         if self.ratio is None:
             return self.name
         return f"{self.name}_{self.ratio}_to_1"
 
     @property
     def metric(self) -> str:
-        return "matthews_correlation" if self.ratio is None else "balanced_accuracy"
+        """The score's name in run_glue.py."""
+        if self.ratio is None:
+            return "matthews_correlation"
+        return "balanced_accuracy"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -137,13 +141,13 @@ def fine_tuned(args: argparse.Namespace, task: Task, train_file: Path, loss: str
     }
     flags = [*shared.as_flags(settings), *shlex.split(args.glue_flags)]
     subprocess.run([sys.executable, "run_glue.py", *flags], check=True)
-    of_loss = [run for run in read_runs(output) if run["loss"] == loss]
-    return sorted(
-        (run for run in of_loss if run["seed"] in args.seeds), key=lambda run: run["seed"]
-    )
+    # The folder also holds the runs of the other loss, and perhaps those of other seeds.
+    runs = [run for run in read_runs(output) if run["loss"] == loss and run["seed"] in args.seeds]
+    return sorted(runs, key=lambda run: run["seed"])
 
 
 def write_rows(path: Path, rows: list[dict]) -> None:
+    """Write rows as a .jsonl file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
