@@ -134,6 +134,7 @@ def runs_of(args: argparse.Namespace, task: str, way: str) -> list[dict]:
 
 
 def runs_of_glue(args: argparse.Namespace, task: str) -> list[dict]:
+    """Fine-tune with run_glue.py, which does not repeat finished runs."""
     output = args.output_dir / GLUE
     settings = {
         "model_name_or_path": args.model,
@@ -187,7 +188,8 @@ def run_of_transformers(args: argparse.Namespace, name: str, way: str, seed: int
         return json.loads(path.read_text(encoding="utf-8"))
     task = TASKS[name]
     settings = training_arguments(args, seed)
-    set_seed(seed)  # from here on the new head, and then the dropout, are drawn
+    # From here on the new head, and then the dropout, are drawn.
+    set_seed(seed)
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     model = AutoModelForSequenceClassification.from_pretrained(
         args.model, num_labels=task.outputs, dtype=torch.float32
@@ -195,14 +197,17 @@ def run_of_transformers(args: argparse.Namespace, name: str, way: str, seed: int
 
     def compute_metrics(evaluated) -> dict[str, float]:
         scores = evaluated.predictions  # (N, C)
-        predictions = scores[:, 0] if task.outputs == 1 else scores.argmax(axis=1)
+        if task.outputs == 1:
+            predictions = scores[:, 0]
+        else:
+            predictions = scores.argmax(axis=1)
         return {"score": float(task.score(evaluated.label_ids, predictions))}
 
     folder = args.data_dir / name
     train_rows = shared.read_rows(folder / "train.jsonl", args.max_train_samples)
     held_out_rows = shared.read_rows(folder / "validation.jsonl", args.max_eval_samples)
-    trainer_class = SameOrderTrainer if way == SAME_ORDER else Trainer
-    trainer = trainer_class(
+    trainer_classes = {SAME_ORDER: SameOrderTrainer, TRANSFORMERS: Trainer}
+    trainer = trainer_classes[way](
         model,
         settings,
         train_dataset=encoded(train_rows, task, tokenizer, args.max_seq_length),
@@ -225,6 +230,7 @@ def run_of_transformers(args: argparse.Namespace, name: str, way: str, seed: int
 
 
 def training_arguments(args: argparse.Namespace, seed: int) -> TrainingArguments:
+    """Return the arguments of `Trainer` that ``--flags`` and the seed stand for."""
     settings = {
         "seed": seed,
         "output_dir": args.output_dir / "unused",
