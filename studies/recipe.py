@@ -26,16 +26,13 @@ def main() -> None:
     parser = shared.model_arguments(__doc__, recipes=False)
     bases = ", ".join(shared.BASES)
     ingredients = ", ".join(shared.INGREDIENTS)
-    help_of_recipes = (
-        f"a base ({bases}) and, each after a plus sign, ingredients ({ingredients})".replace(
-            "%", "%%"
-        )
-    )
+    recipes = f"a base ({bases}) and, each after a plus sign, ingredients ({ingredients})"
     parser.add_argument(
         "--recipes",
         nargs="+",
         default=["vanilla tied + bias log q", "headless"],
-        help=help_of_recipes,
+        # argparse formats a help with %.
+        help=recipes.replace("%", "%%"),
     )
     parser.add_argument(
         "--rates", nargs="+", type=float, help="default: half, once and twice the scale's rate"
@@ -46,9 +43,9 @@ def main() -> None:
     parser.add_argument("--baseline", default="vanilla tied + bias log q")
     parser.add_argument("--report_only", action="store_true")
     args = shared.at_scale(parser.parse_args())
-    args.rates = args.rates or [
-        factor * args.settings["learning_rate"] for factor in (0.5, 1.0, 2.0)
-    ]
+    if not args.rates:
+        args.rates = [factor * args.settings["learning_rate"] for factor in (0.5, 1.0, 2.0)]
+    # Refuses an unknown recipe before the first run.
     for recipe in args.recipes:
         shared.flags_of(recipe)
     if not args.report_only:
@@ -71,12 +68,16 @@ def search(args, recipe: str) -> None:
     loss_at = {rate: shared.pretrain(args, recipe, rate, args.seeds[0]) for rate in rates}
     for _ in range(args.extensions):
         best = min(loss_at, key=loss_at.get)
-        if best not in (min(loss_at), max(loss_at)):
+        if best == min(loss_at):
+            rate = best / 2
+        elif best == max(loss_at):
+            rate = best * 2
+        else:
             break
-        rate = best / 2 if best == min(loss_at) else best * 2
         loss_at[rate] = shared.pretrain(args, recipe, rate, args.seeds[0])
+    best = min(loss_at, key=loss_at.get)
     for seed in args.seeds[1:]:
-        shared.pretrain(args, recipe, min(loss_at, key=loss_at.get), seed)
+        shared.pretrain(args, recipe, best, seed)
 
 
 def report(args) -> None:
@@ -85,38 +86,56 @@ def report(args) -> None:
     folders = []
     for recipe in args.recipes:
         runs = shared.finished(args, recipe)
-        if not runs:
-            continue
-        rate, losses = shared.best_rate(args, runs)
-        folders += runs[rate].values()
-        curves = {seed: curve_of(folder) for seed, folder in sorted(runs[rate].items())}
-        ends = [curve[-1] for curve in curves.values()]
-        most = max(map(len, curves.values()))
-        rows[recipe] = {
-            "rate": rate,
-            "rates_tried": {f"{tried:g}": math.exp(loss) for tried, loss in sorted(losses.items())},
-            "seeds": list(curves),
-            "perplexity": [math.exp(end["eval_cross_entropy"]) for end in ends],
-            "accuracy": [end["eval_accuracy"] for end in ends],
-            "tokens": ends[0]["tokens_seen"],
-            "seconds": statistics.mean(end["seconds"] for end in ends),
-            "processes": processes_of(next(iter(runs[rate].values()))),
-            # Models that another study trained may have fewer evaluations.
-            "curves": {seed: curve for seed, curve in curves.items() if len(curve) == most},
-        }
+        if runs:
+            rate, losses = shared.best_rate(args, runs)
+            rows[recipe] = row_of(runs[rate], rate, losses)
+            folders += runs[rate].values()
     baseline = rows.get(args.baseline)
     head = ["recipe", "rate", "seeds", "perplexity", "accuracy (%)", "process-hours"]
     head += ["tokens for the baseline's end", "its time"]
     cells = []
     for recipe, row in rows.items():
-        shares = reaching(row, baseline) if baseline else None
-        shown = ["never", "never"] if shares is None else [f"{share:.0%}" for share in shares]
+        shares = None
+        if baseline:
+            shares = reaching(row, baseline)
+        shown = ["never", "never"]
+        if shares is not None:
+            shown = [f"{share:.0%}" for share in shares]
+        perplexity = shared.spread(row["perplexity"], 1)
         accuracy = shared.spread([100 * value for value in row["accuracy"]], 2)
         hours = in_short(row["seconds"] * row["processes"] / 3600)
-        facts = recipe, row["rate"], len(row["seeds"]), shared.spread(row["perplexity"], 1)
-        cells.append((*facts, accuracy, hours, *shown))
-    folder = args.results_dir or shared.run_dir(args, "x", 0.0, 0).parents[1]
+        facts = (recipe, row["rate"], len(row["seeds"]), perplexity, accuracy, hours)
+        cells.append((*facts, *shown))
+    folder = args.results_dir
+    if folder is None:
+        # All recipes have this parent folder.
+        folder = shared.run_dir(args, "x", 0.0, 0).parents[1]
     shared.write_results(folder, rows, [markdown(head, cells)], draw(rows), folders)
+
+
+def row_of(runs: dict[int, Path], rate: float, losses: dict[float, float]) -> dict:
+    """Return what the results hold of a recipe.
+
+    Args:
+        runs: folders of its runs at its best rate, by seed.
+        rate: the best rate.
+        losses: cross-entropy at the first seed, by rate.
+    """
+    curves = {seed: curve_of(folder) for seed, folder in sorted(runs.items())}
+    ends = [curve[-1] for curve in curves.values()]
+    evaluations = max(len(curve) for curve in curves.values())
+    return {
+        "rate": rate,
+        "rates_tried": {f"{tried:g}": math.exp(loss) for tried, loss in sorted(losses.items())},
+        "seeds": list(curves),
+        "perplexity": [math.exp(end["eval_cross_entropy"]) for end in ends],
+        "accuracy": [end["eval_accuracy"] for end in ends],
+        "tokens": ends[0]["tokens_seen"],
+        "seconds": statistics.mean(end["seconds"] for end in ends),
+        "processes": processes_of(next(iter(runs.values()))),
+        # Models that another study trained may have fewer evaluations.
+        "curves": {seed: curve for seed, curve in curves.items() if len(curve) == evaluations},
+    }
 
 
 def curve_of(folder: Path) -> list[dict]:
@@ -133,17 +152,21 @@ def reaching(row: dict, baseline: dict) -> tuple[float, float] | None:
 
     The curve is interpolated linearly between its evaluations; None if it never is as good.
     """
-    wanted = statistics.mean(math.log(value) for value in baseline["perplexity"])
-    curves = [[point["eval_cross_entropy"] for point in curve] for curve in row["curves"].values()]
-    losses = [statistics.mean(values) for values in zip(*curves, strict=True)]
+    curves = row["curves"].values()
+
+    def mean_curve(name: str) -> list[float]:
+        by_seed = [[point[name] for point in curve] for curve in curves]
+        return [statistics.mean(values) for values in zip(*by_seed, strict=True)]
+
+    goal = statistics.mean(math.log(value) for value in baseline["perplexity"])
+    losses = mean_curve("eval_cross_entropy")
     shares = []
-    for axis, name in (("tokens", "tokens_seen"), ("seconds", "seconds")):
-        points = [[point[name] for point in curve] for curve in row["curves"].values()]
-        means = map(statistics.mean, zip(*points, strict=True))
-        reached = first_reaching(list(zip(means, losses, strict=True)), wanted)
+    for total, name in (("tokens", "tokens_seen"), ("seconds", "seconds")):
+        points = list(zip(mean_curve(name), losses, strict=True))
+        reached = first_reaching(points, goal)
         if reached is None:
             return None
-        shares.append(reached / baseline[axis])
+        shares.append(reached / baseline[total])
     return tuple(shares)
 
 
@@ -158,10 +181,9 @@ def draw(rows: dict):
         series = []
         for recipe, row in rows.items():
             curve = next(iter(row["curves"].values()))
+            spent = [point[name] / scale for point in curve]
             perplexities = [math.exp(point["eval_cross_entropy"]) for point in curve]
-            series.append(
-                Series([point[name] / scale for point in curve], perplexities, "o-", label=recipe)
-            )
+            series.append(Series(spent, perplexities, "o-", label=recipe))
         panels.append(Panel(series, xlabel=label, ylabel="held-out perplexity", yscale="log"))
     return draw_panels(panels, legend="below", sharey=True)
 
