@@ -76,10 +76,8 @@ BASES = {
 # Ingredients are added to a base with a plus sign. A number before an x is multiplied by the
 # learning rate.
 INGREDIENTS = {
-    "bias log q": [
-        "--head_bias",
-        "prior",
-    ],  # for vanilla decoders; vanilla encoders have their own bias
+    # For vanilla decoders; vanilla encoders have a bias of their own.
+    "bias log q": ["--head_bias", "prior"],
     "Muon": ["--muon_learning_rate", "2x"],
     **{f"pools of {size}": ["--pool_size", f"{size}"] for size in (2048, 16256, 32512, 65024)},
     # Other pools: studies/pool_variants.py.
@@ -94,8 +92,8 @@ INGREDIENTS = {
         )
     },
     **{
-        f"counts ^ {a}": ["--trainer", "studies.counts:Power" + a.replace(".", "")]
-        for a in ("0", "0.5", "1.5", "2")
+        f"counts ^ {exponent}": ["--trainer", f"studies.counts:Power{exponent.replace('.', '')}"]
+        for exponent in ("0", "0.5", "1.5", "2")
     },
     "masking 30 %": ["--mlm_probability", "0.3"],
     **{f"weight decay {value}": ["--weight_decay", value] for value in ("0.1", "0.3")},
@@ -181,14 +179,15 @@ def at_scale(args: argparse.Namespace, evaluations: int = 10, **cpu) -> argparse
     else:
         preset = SCALES[args.scale][args.task]
         settings = parse_yaml(PRESETS[preset].read_text(encoding="utf-8"), preset)
-        del settings["output_dir"], settings["objective"]  # recipes set these
-    replaced = ["dataset_name", "text_column"] if args.train_file else []
+        # Recipes set these.
+        del settings["output_dir"]
+        del settings["objective"]
+    replaced = []
+    if args.train_file:
+        replaced += ["dataset_name", "text_column"]
     if args.vocab_size or "tokenizer_name" not in settings:
         # The mask token is for a tokenizer that has none.
-        replaced += [
-            "tokenizer_name",
-            "mask_token",
-        ]
+        replaced += ["tokenizer_name", "mask_token"]
     settings = {name: value for name, value in settings.items() if name not in replaced}
     if args.train_file:
         settings["train_file"] = args.train_file
@@ -215,6 +214,7 @@ def variant(args: argparse.Namespace, name: str, **settings) -> argparse.Namespa
 
 
 def results_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that says where to write results."""
     parser.add_argument(
         "--results_dir", type=Path, help="for table, picture and results.json; default: by the runs"
     )
@@ -232,18 +232,16 @@ def write_results(
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     origin = {"Command": command_line(), **SOFTWARE, "Machine": hardware(device)}
-    commits = sorted({commit for commit in map(commit_of_run, runs) if commit})
+    commits = {commit_of_run(run) for run in runs} - {None}
     if commits:
-        origin["Commits of the runs"] = ", ".join(commits)
-    text = (
-        "\n".join([*table, "", *(f"- {label}: {value}" for label, value in origin.items())]) + "\n"
-    )
-    text += "\n![Picture](results.png)\n" * (figure is not None)
+        origin["Commits of the runs"] = ", ".join(sorted(commits))
+    lines = [*table, "", *(f"- {label}: {value}" for label, value in origin.items())]
+    text = "\n".join(lines) + "\n"
+    if figure is not None:
+        text += "\n![Picture](results.png)\n"
+    record = json.dumps({"origin": origin, "results": results}, indent=1) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(
-        folder / "results.json",
-        (json.dumps({"origin": origin, "results": results}, indent=1) + "\n").encode(),
-    )
+    write_whole(folder / "results.json", record.encode())
     write_whole(folder / "results.md", text.encode())
     if figure is not None:
         write_whole(folder / "results.png", to_png(figure))
@@ -252,9 +250,9 @@ def write_results(
 
 def command_line() -> str:
     """Return the running command, without the folders of this machine."""
-    return shlex.join(
-        ["python", f"studies/{Path(sys.argv[0]).name}", *map(without_folders, sys.argv[1:])]
-    )
+    script = f"studies/{Path(sys.argv[0]).name}"
+    flags = [without_folders(word) for word in sys.argv[1:]]
+    return shlex.join(["python", script, *flags])
 
 
 def without_folders(text: object) -> str:
@@ -271,9 +269,13 @@ def without_folders(text: object) -> str:
 def commit_of_run(folder: Path) -> str | None:
     """Return the commit at which a run was trained, if its card names one."""
     card = folder / "README.md"
-    text = card.read_text(encoding="utf-8") if card.is_file() else ""
+    if not card.is_file():
+        return None
+    text = card.read_text(encoding="utf-8")
     commit = re.search(r"^- Commit of the working directory: (.+)$", text, re.MULTILINE)
-    return commit[1] if commit else None
+    if commit is None:
+        return None
+    return commit[1]
 
 
 def data_settings(args: argparse.Namespace) -> dict[str, object]:
@@ -299,10 +301,8 @@ def token_rows(data, tokenizer, part: str, rows: int) -> torch.Tensor:
     from headless_trainer.corpus.texts import load_texts
 
     texts = load_texts(data)[part]
-    packed = first_rows(
-        tokenize_and_pack(texts, tokenizer, max_seq_length=data.max_seq_length), rows
-    )
-    return torch.tensor(packed["input_ids"][:])
+    packed = tokenize_and_pack(texts, tokenizer, max_seq_length=data.max_seq_length)
+    return torch.tensor(first_rows(packed, rows)["input_ids"][:])
 
 
 def held_out_documents(data, least_bytes: int) -> list[str]:
@@ -324,14 +324,12 @@ def held_out_documents(data, least_bytes: int) -> list[str]:
 def flags_of(recipe: str) -> list[str]:
     """Return the flags of run_pretrain.py that a recipe stands for."""
     base, *ingredients = recipe.split(" + ")
-    unknown = [
-        part
-        for part, known in ((base, BASES), *((part, INGREDIENTS) for part in ingredients))
-        if part not in known
-    ]
-    if unknown:
-        raise SystemExit(f"--recipes: {recipe!r}: unknown {unknown[0]!r}; see recipe.py --help.")
-    return [*BASES[base], *(flag for part in ingredients for flag in INGREDIENTS[part])]
+    flags = []
+    for part, known in [(base, BASES), *((name, INGREDIENTS) for name in ingredients)]:
+        if part not in known:
+            raise SystemExit(f"--recipes: {recipe!r}: unknown {part!r}; see recipe.py --help.")
+        flags += known[part]
+    return flags
 
 
 def tokenizer_of(args) -> str:
@@ -353,23 +351,27 @@ def prepare(args, also: Iterable[Path] = ()) -> None:
     from headless_trainer.corpus.tokenization import train_tokenizer
 
     data = data_arguments(args)
-    if not args.tokenizer_name and not (Path(tokenizer_of(args)) / "tokenizer.json").is_file():
-        settings = {
-            "kind": args.settings.get("tokenizer_type", "bpe"),
-            "vocab_size": args.vocab_size,
-        }
-        settings |= {"task": args.task, "max_seq_length": data.max_seq_length}
+    folder = tokenizer_of(args)
+    if not args.tokenizer_name and not Path(folder, "tokenizer.json").is_file():
         texts_of_tokenizer = data
         if also:
             files = [*data.train_file, *map(str, also)]
             texts_of_tokenizer = dataclasses.replace(data, train_file=files)
-        tokenizer = train_tokenizer(load_texts(texts_of_tokenizer)["train"], **settings)
-        tokenizer.save_pretrained(tokenizer_of(args))
+        tokenizer = train_tokenizer(
+            load_texts(texts_of_tokenizer)["train"],
+            kind=args.settings.get("tokenizer_type", "bpe"),
+            vocab_size=args.vocab_size,
+            task=args.task,
+            max_seq_length=data.max_seq_length,
+        )
+        tokenizer.save_pretrained(folder)
     if args.scale == "cpu":
-        token_rows(data, AutoTokenizer.from_pretrained(tokenizer_of(args)), "train", 1)
+        # Any number of rows caches all of them.
+        token_rows(data, AutoTokenizer.from_pretrained(folder), "train", 1)
 
 
 def run_dir(args, recipe: str, rate: float, seed: int) -> Path:
+    """Return the folder of one run."""
     name = "".join(letter if letter.isalnum() else "_" for letter in recipe.replace(" + ", "_"))
     return args.output_dir / f"{args.task}_{args.scale}_{args.schedule}" / name / f"{rate:g}_{seed}"
 
@@ -380,7 +382,7 @@ def pretrain(args, recipe: str, rate: float, seed: int) -> float:
     """
     folder = run_dir(args, recipe, rate, seed)
     scale = args.settings
-    flags = scale | {
+    settings = scale | {
         "task": args.task,
         "output_dir": folder,
         "seed": seed,
@@ -395,15 +397,14 @@ def pretrain(args, recipe: str, rate: float, seed: int) -> float:
         "logging_steps": max(1, min(scale["logging_steps"], args.max_steps // 10)),
         "disable_tqdm": "true",
     }
-    for name in ("train_tokenizer", "tokenizer_type", "vocab_size"):  # already trained
-        flags.pop(name, None)
-    command = [
-        *(shlex.split(args.launcher) or [sys.executable]),
-        "run_pretrain.py",
-        *as_flags(flags),
-    ]
+    # The tokenizer is trained already.
+    for name in ("train_tokenizer", "tokenizer_type", "vocab_size"):
+        settings.pop(name, None)
+    launcher = shlex.split(args.launcher) or [sys.executable]
+    command = [*launcher, "run_pretrain.py", *as_flags(settings)]
     for flag in flags_of(recipe):
-        if re.fullmatch(r"\d+x", flag):  # so many times the learning rate
+        # So many times the learning rate.
+        if re.fullmatch(r"\d+x", flag):
             flag = f"{float(flag[:-1]) * rate:g}"
         command.append(flag)
     results = results_of(command, folder, "eval_results.json", args.jobs)
@@ -455,18 +456,23 @@ def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict |
     if not result.is_file() and not diverged.is_file():
         if any(folder.glob("checkpoint-*")):
             command = [*command, "--resume_from_checkpoint", "last"]
-        environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))} | os.environ
+        cores = max(1, (os.cpu_count() or 1) // jobs)
+        # A number of threads that the user has set stays.
+        environment = {"OMP_NUM_THREADS": str(cores)} | os.environ
         with console.open("a") as log:
-            before = log.tell()
+            earlier_bytes = log.tell()
             ended = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-        output = console.read_bytes()[before:].decode(errors="replace")
+        output = console.read_bytes()[earlier_bytes:].decode(errors="replace")
         if ended.returncode and "so the run stops" in output:
             diverged.touch()
         elif ended.returncode:
+            reason = f"exit status {ended.returncode}"
             error = re.search(r"^\S*(?:Error|Exception)\b.*", output, re.MULTILINE)
-            reason = error[0] if error else f"exit status {ended.returncode}"
+            if error:
+                reason = error[0]
             raise SystemExit(f"The run in {folder} failed, see its console.log: {reason}")
-        elif not result.is_file():  # SIGTERM and Ctrl-C end a run without an error
+        elif not result.is_file():
+            # SIGTERM and Ctrl-C end a run without an error.
             raise SystemExit(
                 f"The run in {folder} was stopped before its end: the same command resumes it."
             )
@@ -532,9 +538,11 @@ def mean_and_deviation(scores: list[float]) -> list[str]:
 def spread(values: list[float], digits: int) -> str:
     """Format the mean and, if there are several values, its standard error."""
     mean = statistics.mean(values)
-    if len(values) < 2 or not math.isfinite(mean):  # a run diverged
+    # The mean is infinite if a run diverged.
+    if len(values) < 2 or not math.isfinite(mean):
         return f"{mean:.{digits}f}"
-    return f"{mean:.{digits}f} ({statistics.stdev(values) / math.sqrt(len(values)):.{digits}f})"
+    standard_error = statistics.stdev(values) / math.sqrt(len(values))
+    return f"{mean:.{digits}f} ({standard_error:.{digits}f})"
 
 
 def finished(args, recipe: str) -> dict[float, dict[int, Path]]:
@@ -550,12 +558,12 @@ def best_rate(args, runs: dict[float, dict[int, Path]]) -> tuple[float, dict[flo
     """Return the rate with the lowest held-out cross-entropy at the first seed, and each rate's
     cross-entropy there.
     """
-    first = args.seeds[0]
-    losses = {
-        rate: json.loads((folders[first] / "eval_results.json").read_text())["eval_cross_entropy"]
-        for rate, folders in runs.items()
-        if first in folders
-    }
+    losses = {}
+    for rate, folders in runs.items():
+        folder = folders.get(args.seeds[0])
+        if folder is not None:
+            results = json.loads((folder / "eval_results.json").read_text())
+            losses[rate] = results["eval_cross_entropy"]
     return min(losses, key=losses.get), losses
 
 
@@ -573,4 +581,5 @@ def best_runs(args, recipe: str) -> dict[int, Path]:
             f"There are no runs of {recipe!r} in {args.output_dir}: run python studies/recipe.py "
             "first."
         )
-    return runs[best_rate(args, runs)[0]]
+    rate, _ = best_rate(args, runs)
+    return runs[rate]
