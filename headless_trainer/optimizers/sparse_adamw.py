@@ -18,10 +18,13 @@ from torch.optim.optimizer import ParamsT
 NEGLIGIBLE = 1e-12
 # Rows that catch up at once when all of them do, to keep temporary tensors small.
 CHUNK_ROWS = 2**16
-# Columns of the history: four moments of the skipped steps' epsilon, and the sum of log(1 - lr *
-# weight_decay).
+# Columns of the history, whose row s is read for embedding rows that were last updated in step s:
+# four sums over the steps since s, and the sum of log(1 - lr * weight_decay) over the steps up
+# to s.
 MOMENTS = 4
 LOG_DECAY = 4
+# Column j of the first four holds the sum of ``a_k * x_k^POWERS[j]`` (`SparseAdamW`).
+POWERS = (-1, 0, 1, 2)
 # AdamW's names of its moments, ``(V, D)`` each, so that dense AdamW can read a checkpoint.
 MOMENT_NAMES = ("exp_avg", "exp_avg_sq")
 
@@ -33,14 +36,14 @@ class SparseAdamW(torch.optim.AdamW):
     Dense AdamW moves every row in every step: its weights and moments decay, and the remaining
     first moment still moves it. Here a row is left alone until it is needed, then catches up on all
     missed steps at once. With m, v the moments after step s, ``r = b1 / sqrt(b2)`` and
-    ``e_k = eps * sqrt(1 - b2^k) / b2^((k - s) / 2)``, the steps k = s + 1 .. t move it to::
+    ``x_k = sqrt(1 - b2^k) / b2^((k - s) / 2)``, the steps k = s + 1 .. t move it to::
 
-        decay_st * (w - m * sum_k a_k / (sqrt(v) + e_k))
+        decay_st * (w - m * sum_k a_k / (sqrt(v) + eps * x_k))
         decay_st = prod_k (1 - lr_k * weight_decay)
         a_k = lr_k * sqrt(1 - b2^k) / (1 - b1^k) * r^(k - s) / decay_sk
 
     Weight decay and moments are exact. The sum is replaced by two terms ``A_i / (sqrt(v) + E_i)``
-    with the same sums of ``a_k / e_k``, ``a_k``, ``a_k e_k`` and ``a_k e_k^2`` (Gauss quadrature),
+    with the same sums of ``a_k / x_k``, ``a_k``, ``a_k x_k`` and ``a_k x_k^2`` (Gauss quadrature),
     which depend only on s, t and the learning rates: a few numbers per row, for any t - s. The
     result is exact where eps is negligible beside sqrt(v) or sqrt(v) beside eps. In between, for a
     row last touched in the first steps, it differs by up to 0.5 % of the sum with betas (0.9,
@@ -272,23 +275,28 @@ def _record(
         state["history"] = torch.cat([state["history"], torch.zeros_like(state["history"])])
     history = state["history"]
     history[step, LOG_DECAY] = history[step - 1, LOG_DECAY] + math.log1p(-rate * weight_decay)
-    momentum, growth = _decays(beta1, beta2)
-    missed = min(step, len(momentum))
-    first = step - missed
+    # This step is k of the formulas of `SparseAdamW`, for each earlier step s at whose rows its
+    # update is not negligible: first <= s < step.
+    powers_of_ratio, growths = _decays(beta1, beta2)
+    number_of_s = min(step, len(powers_of_ratio))
+    first = step - number_of_s
     unbiased = math.sqrt(1 - beta2**step)
+    # 1 / decay_sk: a row that catches up is moved first and then decayed by all steps, so the move
+    # of step k is enlarged by those up to k, which dense AdamW makes before it.
     undecayed = (history[first:step, LOG_DECAY] - history[step, LOG_DECAY]).exp()
-    move = rate * unbiased / (1 - beta1**step) * momentum[-missed:] * undecayed
-    epsilon = unbiased * growth[-missed:]
-    powers = torch.arange(-1, MOMENTS - 1, dtype=torch.float64)  # see `quadrature`
-    # Rows that were last updated before this step miss it: it belongs into the sums of all of these
-    # earlier steps.
-    history[first:step, :MOMENTS] += move[:, None] * epsilon[:, None] ** powers
+    # a_k and x_k, one for each s.
+    moves = rate * unbiased / (1 - beta1**step) * powers_of_ratio[-number_of_s:] * undecayed
+    epsilon_factors = unbiased * growths[-number_of_s:]
+    powers = torch.tensor(POWERS, dtype=torch.float64)
+    history[first:step, :MOMENTS] += moves[:, None] * epsilon_factors[:, None] ** powers
 
 
 @functools.cache
 def _decays(beta1: float, beta2: float) -> tuple[Tensor, Tensor]:
-    """Return ``r^k`` and ``b2^(-k / 2)``, float64, from the earliest step whose update is not
-    negligible to the last, k = 1.
+    """Return ``r^(k - s)`` and ``b2^(-(k - s) / 2)``, float64, for a step k and all earlier s.
+
+    They begin with the earliest s at whose rows the update of step k is not negligible, and end
+    with s = k - 1.
     """
     ratio = beta1 / math.sqrt(beta2)
     window = 1
@@ -300,13 +308,21 @@ def _decays(beta1: float, beta2: float) -> tuple[Tensor, Tensor]:
 
 
 def quadrature(moments: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Find two terms ``A_i / (x + E_i)`` with the same moments as a sum of ``a_k / (x + eps *
+    """Find two terms ``A_i / (root + E_i)`` with the same moments as a sum of ``a_k / (root + eps *
     x_k)``.
 
-    ``moments`` are ``(U, 4 or more)`` float64, the sums of ``a_k x_k^j`` over k for j = -1, 0, 1,
-    2. Returns ``A_1, E_1, A_2, E_2``, ``(U,)`` float64 each.
+    They are the nodes and weights of Gauss quadrature for the distribution that gives each ``x_k``
+    the share ``a_k / x_k`` of the total: two points with its mean, variance and skewness.
+
+    Args:
+        moments: ``(U, 4 or more)`` float64, the sums of ``a_k x_k^j`` over k for j in `POWERS`.
+        eps: of AdamW.
+
+    Returns:
+        ``A_1, E_1, A_2, E_2``, ``(U,)`` float64 each.
     """
     total = moments[:, 0]
+    # The first three moments of x_k under these shares.
     first, second, third = (moments[:, j] / total.where(total > 0, 1.0) for j in (1, 2, 3))
     # No step was missed, or all of them at a learning rate of 0.
     first = first.where(total > 0, 1.0)

@@ -165,14 +165,15 @@ def check_settings(run: Run, checkpoint: str, is_finished: bool) -> None:
     """
     before = _comparable(read_settings(checkpoint))
     now = _settings_of(run)
-    restored = _restored(before, now)
     of_position = on_resume("refused with the position")
     if run.args.ignore_data_skip:
         of_position = ()
-    refused = (*on_resume("refused"), *of_position, *on_resume("kept"))
+    # Of the kept settings, those that no state restores are refused as well.
+    restored = _restored(before, now)
+    not_restored = tuple(name for name in on_resume("kept") if name not in restored)
     without_effect = _without_effect(before, now, is_finished)
-    for name in _changed(refused, before, now):
-        if name in without_effect or name in restored:
+    for name in _changed((*on_resume("refused"), *of_position, *not_restored), before, now):
+        if name in without_effect:
             continue
         remedy = "set it to that"
         if name == "held_out_texts":
@@ -236,13 +237,18 @@ def _changed(names: tuple[str, ...], before: dict[str, Any], now: dict[str, Any]
 
 
 def _restored(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
-    """Return the names of settings that the optimizer's state restores.
+    """Return the names of the kept settings that the optimizer's state restores.
 
-    Runs with and without one of them, such as Muon's rate, have different optimizers.
+    It does not restore one that only the checkpoint or only this run has set, such as Muon's rate:
+    they have different optimizers.
     """
-    return tuple(
-        name for name in on_resume("kept") if (before.get(name) is None) == (now.get(name) is None)
-    )
+    restored = []
+    for name in on_resume("kept"):
+        was_set = before.get(name) is not None
+        is_set = now.get(name) is not None
+        if was_set == is_set:
+            restored.append(name)
+    return tuple(restored)
 
 
 def _without_effect(before: dict[str, Any], now: dict[str, Any], is_finished: bool) -> set[str]:
