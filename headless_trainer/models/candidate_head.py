@@ -82,8 +82,8 @@ class CandidateHead:
         )
         if is_deepspeed_zero3_enabled():  # weights are not whole before the first forward
             return
-        # Compare tensors, not configurations: OPT projects its output down, Gemma scales its
-        # embedding, and so on.
+        # Compare the widths of tensors, since configurations do not tell them: OPT projects its
+        # output down.
         ids = probe_ids(trunk)
         outputs = probe(trunk, ids).last_hidden_state
         if outputs.shape[1] != ids.shape[1]:

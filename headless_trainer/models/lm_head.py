@@ -88,21 +88,9 @@ def attach_lm_head(
         folder = trunk
         trunk = load_trunk(folder, dtype="auto")
         check_headless(trunk.config, str(folder))
-    # What was not passed is read from the folder ``source``, if there is one.
     counts: Tensor | None = None
-    source = folder
-    if isinstance(token_counts, Tensor):
-        counts = token_counts
-    elif token_counts is not None:
-        source = token_counts
-    if init == "prior" and source is not None:
-        # With counts, only the share of drawn candidates is missing, which not every folder has.
-        with nullcontext() if counts is None else suppress(FileNotFoundError):
-            stored_counts, totals = load_token_counts(source)
-            if counts is None:
-                counts = stored_counts
-            if drawn_share is None:
-                drawn_share = drawn_share_of(totals)
+    if init == "prior":
+        counts, drawn_share = _counts_and_share(token_counts, drawn_share, folder)
     trunk = find_trunk(trunk)
     drop_pooler(trunk)
     vocab_size = input_embedding(trunk).num_embeddings
@@ -128,20 +116,13 @@ def attach_lm_head(
             "ordinary language model does not apply to its scores: fine-tune a head "
             "(headless-trainer lm-head --init embeddings --do_train), or train without it."
         )
-    # The head that scored candidates, over the whole vocabulary.
-    everything = torch.arange(vocab_size, device=trunk.device)
-    weight = wide(candidates.vectors(everything))  # (V, D)
-    bias = candidates.bias(everything)  # (V,)
-    if init == "prior":
-        assert counts is not None  # or the check above had raised
+    weight, bias = _scores_of_vocabulary(candidates, head)
+    if counts is not None:
         prior = candidate_log_prior(counts.cpu(), drawn_share or 0.0)
         if bias is None:
             bias = prior
         else:
             bias = bias.cpu() + prior
-    # A head narrower than the trunk, tied to E itself (ELECTRA, ALBERT).
-    if weight.shape != head.weight.shape:
-        weight = wide((candidates.matrix or candidates.embedding).weight)
     # A decoder's head stays untied, since the fold and the paper's fine-tuning change only the
     # head.
     if infer_task(trunk.config) == "mlm" and trunk.config.tie_word_embeddings:
@@ -158,6 +139,59 @@ def attach_lm_head(
     head.weight.copy_(weight.to(head.weight.dtype))
     freeze_scaled_layer(model)
     return model.eval()
+
+
+def _counts_and_share(
+    token_counts: Tensor | str | Path | None,
+    drawn_share: float | None,
+    folder: str | Path | None,
+) -> tuple[Tensor | None, float | None]:
+    """Return the ``(V,)`` counts behind log q, and the share of drawn candidates.
+
+    What was not passed is read from the folder that ``token_counts`` names, or else from that of
+    the trunk. Without either, it stays None.
+    """
+    counts: Tensor | None = None
+    source = folder
+    if isinstance(token_counts, Tensor):
+        counts = token_counts
+    elif token_counts is not None:
+        source = token_counts
+    if source is None:
+        return counts, drawn_share
+    # With counts, only the share of drawn candidates is missing, which not every folder has.
+    with nullcontext() if counts is None else suppress(FileNotFoundError):
+        stored_counts, totals = load_token_counts(source)
+        if counts is None:
+            counts = stored_counts
+        if drawn_share is None:
+            drawn_share = drawn_share_of(totals)
+    return counts, drawn_share
+
+
+def _scores_of_vocabulary(
+    candidates: CandidateHead, head: nn.Linear
+) -> tuple[Tensor, Tensor | None]:
+    """Return the ``(V, D)`` vectors and ``(V,)`` biases with which a head scored candidates, in
+    float32 at least; the vectors are as wide as those of the language model's ``head``.
+
+    Raises:
+        ValueError: if the head is narrower, and a subclass makes the vectors.
+    """
+    everything = torch.arange(candidates.size, device=candidates.embedding.weight.device)
+    weight = wide(candidates.vectors(everything))
+    if weight.shape != head.weight.shape:
+        # A head narrower than the trunk, tied to E itself (ELECTRA, ALBERT). Candidates were scored
+        # by E's rows, widened as those of the input are.
+        if type(candidates).vectors is not CandidateHead.vectors:
+            raise ValueError(
+                f"head_class {type(candidates).__name__} makes vectors of width "
+                f"{weight.shape[1]}, but the language model has a head of width "
+                f"{head.weight.shape[1]}, which cannot hold them: use another architecture, or "
+                "fine-tune without a language-modelling head."
+            )
+        weight = wide((candidates.matrix or candidates.embedding).weight)
+    return weight, candidates.bias(everything)
 
 
 def warn_of_dropped_head(trunk: PreTrainedModel, name: str | None) -> bool:

@@ -500,6 +500,12 @@ class ScaledHead(CandidateHead):
         return 3 * super().vectors(ids)
 
 
+def test_vectors_of_a_head_class_that_a_narrower_head_cannot_hold_are_refused():
+    trunk = make_trunk("electra")
+    with pytest.raises(ValueError, match="head_class ScaledHead .* width 16.* width 8"):
+        attach_lm_head(trunk, init="embeddings", new_layers=True, head_class=ScaledHead)
+
+
 def test_a_head_class_that_scales_vectors_becomes_the_head_of_equal_width():
     counts = torch.arange(1, VOCAB + 1)
     trunk = make_trunk("gpt2")
