@@ -74,7 +74,9 @@ class AboveBars(logging.StreamHandler):
     """Writes messages above progress bars, and marks warnings."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        record.mark = "warning: " if record.levelno >= logging.WARNING else ""
+        record.mark = ""
+        if record.levelno >= logging.WARNING:
+            record.mark = "warning: "
         try:
             tqdm.write(self.format(record), file=self.stream)
         except Exception:
@@ -93,6 +95,7 @@ class LogLines(TrainerCallback):
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         logs = logs or {}
+        # Figures of earlier texts have the names of others, with "old" in them.
         is_of_old_texts = any(name.startswith("eval_old_") for name in logs)
         values = {name.replace("eval_old_", "eval_"): value for name, value in logs.items()}
         measures = [
@@ -102,9 +105,12 @@ class LogLines(TrainerCallback):
         ]
         if not (measures and state.is_world_process_zero):
             return
+        # All figures of one log are of the same rows: those of training, or held-out ones.
         of_what = f"/{state.max_steps}"
-        if measures[0].is_held_out:
-            of_what = " held-out old texts" if is_of_old_texts else " held-out"
+        if measures[0].is_held_out and is_of_old_texts:
+            of_what = " held-out old texts"
+        elif measures[0].is_held_out:
+            of_what = " held-out"
         figures = [f"{measure.short} {measure.form(values[measure.name])}" for measure in measures]
         logger.info("step %d%s  %s", state.global_step, of_what, "  ".join(figures))
 

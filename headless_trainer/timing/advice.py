@@ -29,7 +29,7 @@ NOISY = 0.3
 
 def advise(measured: dict[str, Measurements], has_head: bool) -> str:
     """Return the advice for a model; ``has_head`` is whether it is a checkpoint with a head."""
-    timed = {name: of for name, of in measured.items() if of.was_timed}
+    timed = {name: turns for name, turns in measured.items() if turns.was_timed}
     exact_names = [name for name in EXACT if name in timed]
     if not exact_names:
         return "No exact softmax was timed, so there is nothing to compare the others with."
@@ -127,7 +127,9 @@ def _change(saved: float, what: str) -> str:
     percent = round(100 * abs(saved))
     if percent == 0:
         return f"the same {what}"
-    return f"{percent} % {'less' if saved > 0 else 'more'} {what}"
+    if saved > 0:
+        return f"{percent} % less {what}"
+    return f"{percent} % more {what}"
 
 
 def _percent(share: float) -> str:

@@ -79,74 +79,84 @@ class StepComparison:
     @property
     def reliability(self) -> str:
         """How many steps the medians are of, and how far the rounds agree."""
-        timed = [of for of in self.measured.values() if of.was_timed]
+        timed = [measurements for measurements in self.measured.values() if measurements.was_timed]
         if not timed:
             return "Nothing was timed."
-        steps = sum(len(turn) for of in timed for turn in of.seconds) / len(timed)
-        rounds = max(len(of.seconds) for of in timed)
-        spread = 100 * max(of.spread for of in timed)
+        readings = sum(len(turn) for measurements in timed for turn in measurements.seconds)
+        readings_of_one = readings / len(timed)
+        rounds = max(len(measurements.seconds) for measurements in timed)
+        spread = 100 * max(measurements.spread for measurements in timed)
         if rounds == 1:
-            return f"Medians of {steps:.0f} readings, which differ by at most {spread:.0f} %."
+            return (
+                f"Medians of {readings_of_one:.0f} readings, which differ by at most "
+                f"{spread:.0f} %."
+            )
         return (
-            f"Medians of {steps:.0f} readings in {rounds} rounds, which differ by at most "
-            f"{spread:.0f} %."
+            f"Medians of {readings_of_one:.0f} readings in {rounds} rounds, which differ by at "
+            f"most {spread:.0f} %."
         )
 
     def text(self) -> str:
         """Return what the command prints."""
         # Those of the whole language model, head included: `vanilla` trains all of it.
         trained = self.measured.get("vanilla", Measurements()).parameters
-        parameters = f", {trained / 1e6:,.1f} M parameters" if trained else ""
+        parameters = ""
+        if trained:
+            parameters = f", {trained / 1e6:,.1f} M parameters"
         micro_batches = self.shape["micro_batches"]
-        times = f"{micro_batches} x " if micro_batches > 1 else ""
+        times = ""
+        if micro_batches > 1:
+            times = f"{micro_batches} x "
         rows = [self._cells(name) for name in self.measured]
-        reasons = [
-            f"{LABELS.get(name, name)}: {of.reason}."
-            for name, of in self.measured.items()
-            if of.reason is not None
+        paragraphs = [
+            f"{self.model} ({self.task}{parameters}, V = {self.shape['vocab_size']:,}), "
+            f"{times}{self.shape['batch_size']} x {self.shape['max_seq_length']} tokens a "
+            f"step, {self.precision}\n"
+            f"{self.machine}, {software()['Versions']}\n"
+            f"{self.rows}; {self.distinct:,.0f} distinct tokens a step on average",
+            markdown(HEADINGS, rows, left=1),
         ]
-        return "\n\n".join(
-            [
-                f"{self.model} ({self.task}{parameters}, V = {self.shape['vocab_size']:,}), "
-                f"{times}{self.shape['batch_size']} x {self.shape['max_seq_length']} tokens a "
-                f"step, {self.precision}\n"
-                f"{self.machine}, {software()['Versions']}\n"
-                f"{self.rows}; {self.distinct:,.0f} distinct tokens a step on average",
-                markdown(HEADINGS, rows, left=1),
-                *(["\n".join(f"Not timed: {reason}" for reason in reasons)] if reasons else []),
-                self.reliability,
-                self.advice,
-            ]
-        )
+        reasons = [
+            f"Not timed: {LABELS.get(name, name)}: {measurements.reason}."
+            for name, measurements in self.measured.items()
+            if measurements.reason is not None
+        ]
+        if reasons:
+            paragraphs.append("\n".join(reasons))
+        paragraphs += [self.reliability, self.advice]
+        return "\n\n".join(paragraphs)
 
     def _cells(self, name: str) -> tuple[str, ...]:
         label = LABELS.get(name, name)
-        of = self.measured[name]
-        if not of.was_timed:
+        measurements = self.measured[name]
+        if not measurements.was_timed:
             return (label, "-", "-", "-", "-")
-        share = head_share(of, self.measured)
+        share = head_share(measurements, self.measured)
+        shown_share = "-"
+        if share is not None:
+            shown_share = f"{100 * share:.0f} %"
         return (
             label,
-            f"{of.median:,.4g}",
-            f"{self.tokens_of_step / of.median:,.0f}",
-            f"{of.peak_mib:,.0f}",
-            "-" if share is None else f"{100 * share:.0f} %",
+            f"{measurements.median:,.4g}",
+            f"{self.tokens_of_step / measurements.median:,.0f}",
+            f"{measurements.peak_mib:,.0f}",
+            shown_share,
         )
 
     def as_json(self) -> dict[str, Any]:
         """Return everything that was measured, with its origin, for a JSON file."""
         objectives: dict[str, dict[str, Any]] = {}
-        for name, of in self.measured.items():
-            if not of.was_timed:
-                objectives[name] = {"reason": of.reason}
+        for name, measurements in self.measured.items():
+            if not measurements.was_timed:
+                objectives[name] = {"reason": measurements.reason}
                 continue
             objectives[name] = {
-                "seconds": of.seconds,
-                "median_seconds": of.median,
-                "tokens_per_second": self.tokens_of_step / of.median,
-                "peak_mib": of.peak_mib,
-                "head_share": head_share(of, self.measured),
-                "parameters": of.parameters,
+                "seconds": measurements.seconds,
+                "median_seconds": measurements.median,
+                "tokens_per_second": self.tokens_of_step / measurements.median,
+                "peak_mib": measurements.peak_mib,
+                "head_share": head_share(measurements, self.measured),
+                "parameters": measurements.parameters,
             }
         command = shlex.join(["headless-trainer", "compare-steps", *self.flags])
         origin = {"Command": command, **software(), "Machine": self.machine}
@@ -191,7 +201,10 @@ def compare_steps(
 
     names = objectives_of(args)
     measured = measure(request_of, names, args.seconds, rounds, tell)
-    vocab_size = config.vocab_size if model_args.model_name_or_path else len(tokenizer)
+    # A checkpoint keeps its embedding, and a new model gets a row for each token.
+    vocab_size = len(tokenizer)
+    if model_args.model_name_or_path:
+        vocab_size = config.vocab_size
     return StepComparison(
         model=name_of(model_args, config),
         task=task,
@@ -219,7 +232,9 @@ def objectives_of(args: CompareStepsArguments) -> list[str]:
 
 def name_of(model_args: TimedModelArguments, config: PreTrainedConfig) -> str:
     source = model_args.model_name_or_path or model_args.config_name
-    return model_name(source) if source else config.model_type
+    if source:
+        return model_name(source)
+    return config.model_type
 
 
 def shape_of(
@@ -236,4 +251,6 @@ def shape_of(
 def precision_of(args: CompareStepsArguments) -> str:
     if args.bf16:
         return "bfloat16"
-    return "float16" if args.fp16 else "float32"
+    if args.fp16:
+        return "float16"
+    return "float32"

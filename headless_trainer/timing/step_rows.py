@@ -119,8 +119,10 @@ def find_tokenizer(
     if names_tokenizer and not model_args.train_tokenizer:
         return load_tokenizer(model_args)
     size = model_args.vocab_size
-    if size is None:
-        size = DEFAULT_SIZE if model_args.train_tokenizer else config.vocab_size
+    if size is None and model_args.train_tokenizer:
+        size = DEFAULT_SIZE
+    elif size is None:
+        size = config.vocab_size
     return stand_in_tokenizer(size)
 
 

@@ -137,7 +137,9 @@ class StepClock(TrainerCallback):
         self._readings = readings
         self._steps_together = steps_together(args.device)
         # Of sampled softmax, which has exact steps: see `AlternatingSampledSoftmaxTrainer`.
-        self._exact_every = args.exact_every if args.objective == "sampled_softmax" else None
+        self._exact_every: int | None = None
+        if args.objective == "sampled_softmax":
+            self._exact_every = args.exact_every
         self._candidate_seconds: float | None = None
         self._started = 0.0
 
@@ -227,7 +229,8 @@ class OtherHeadTrainer(VanillaTrainer):
             dtype = torch.get_autocast_dtype(device_type)
             hidden = hidden.to(dtype)
             vectors = vectors.to(dtype)
-            bias = None if bias is None else bias.to(dtype)
+            if bias is not None:
+                bias = bias.to(dtype)
         with torch.autocast(device_type, enabled=False):
             return self.exact_head(hidden, target_ids, vectors, bias, reduction="sum")
 
@@ -243,7 +246,9 @@ class LabelledBatches:
         args: CompareStepsArguments,
     ):
         self._collate = PaddingCollator(tokenizer)
-        self._mask = TargetMaker(task, model, tokenizer, args) if task == "mlm" else None
+        self._mask: TargetMaker | None = None
+        if task == "mlm":
+            self._mask = TargetMaker(task, model, tokenizer, args)
 
     def __call__(self, rows: list[dict]) -> dict[str, Tensor]:
         batch = self._collate(rows)
@@ -268,7 +273,9 @@ def make_trainer(request: TurnRequest, output_dir: str) -> Trainer:
     args.output_dir = output_dir
     config = loading.load_config(model_args)
     tokenizer = find_tokenizer(model_args, config)
-    exact_head = load_head(request.name, args.device) if request.name in LIBRARIES else None
+    exact_head: Head | None = None
+    if request.name in LIBRARIES:
+        exact_head = load_head(request.name, args.device)
     # A new model has the same weights in every turn.
     torch.manual_seed(args.seed)
     model = loading.load_model(
