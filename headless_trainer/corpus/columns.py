@@ -126,8 +126,10 @@ def _only_candidate(types: dict[str, list[pa.DataType]]) -> str:
     texts = []
     doubtful = []
     for name, column_types in types.items():
-        not_empty = [value for value in column_types if not pa.types.is_null(value)]
-        if not_empty and all(is_text(column_type) for column_type in not_empty):
+        with_values = [
+            column_type for column_type in column_types if not pa.types.is_null(column_type)
+        ]
+        if with_values and all(is_text(column_type) for column_type in with_values):
             texts.append(name)
         elif any(may_hold_text(column_type) for column_type in column_types):
             doubtful.append(name)

@@ -58,7 +58,11 @@ def holds_conversations(column_type: pa.DataType) -> bool:
 def content_field(column_type: pa.DataType) -> str:
     """Return the name of the field with the words of a message, for a type of conversations."""
     fields = {field.name for field in column_type.value_type}
-    return "content" if "content" in fields else "value"
+    _, content_of_chat = CHAT_FIELDS
+    _, content_of_sharegpt = SHAREGPT_FIELDS
+    if content_of_chat in fields:
+        return content_of_chat
+    return content_of_sharegpt
 
 
 @dataclass(frozen=True)

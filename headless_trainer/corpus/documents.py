@@ -165,8 +165,8 @@ def read_documents(file: TextIO, sample_by: str) -> Iterator[Documents]:
     separator = _SEPARATORS[sample_by]
     rest = ""  # what is read of a document whose end is not
     position = None  # of that document, if pieces of it are yielded already
-    while some := file.read(min(_CHARACTERS_AT_ONCE, LONGEST)):
-        rest += some
+    while characters := file.read(min(_CHARACTERS_AT_ONCE, LONGEST)):
+        rest += characters
         # Documents whose end has been read.
         whole: list[str] = []
         if separator is not None:
@@ -301,11 +301,16 @@ class TextStream:
         share: float = 0.0,
         paths: Sequence = (),
     ):
-        self.sources = shards(sources) if isinstance(sources, IterableDataset) else sources
+        if isinstance(sources, IterableDataset):
+            sources = shards(sources)
+        self.sources: Sequence[Source] = sources
         self.held_out = held_out
         self.share = share
         self.paths = paths
-        self.read_by = self.sources[0].read_by if self.sources else []
+        # All sources of a stream are read by the same settings.
+        self.read_by: list[str | None] = []
+        if self.sources:
+            self.read_by = self.sources[0].read_by
         self._row_counts: dict[int, RowCounts] = {}  # of sources that were read to their end
 
     def fingerprint(self) -> str:
@@ -333,7 +338,10 @@ class TextStream:
         """
         for block in itertools.islice(self._raw_blocks(source, size), first, None):
             to_train_on, held_out = split(block, self.share)
-            yield held_out if self.held_out else to_train_on
+            if self.held_out:
+                yield held_out
+            else:
+                yield to_train_on
 
     def _raw_blocks(self, source: int, size: int) -> Iterator[pa.Table]:
         """Yield blocks before the split, with the columns `RAW`.
@@ -389,7 +397,7 @@ class TextStream:
 
     def row_counts(self) -> dict[str, RowCounts]:
         """Return the counts of those sources that were read to their end, by name."""
-        return {self.sources[source].source: row for source, row in self._row_counts.items()}
+        return {self.sources[source].source: counts for source, counts in self._row_counts.items()}
 
     def warn_of_rows_without_text(self, source: int) -> None:
         """Say how many rows of a source that was read to its end have no text.

@@ -43,7 +43,9 @@ class DocumentEncoder:
 
         That of a tokenizer changes with use, since truncation is set on it.
         """
-        rules = self.tokenizer if self.backend is None else self.backend.to_str()
+        rules: PreTrainedTokenizerBase | str = self.tokenizer
+        if self.backend is not None:
+            rules = self.backend.to_str()
         added = [*self.added_before, *self.added_after]
         return Hasher.hash([rules, *self.closing_ids, self.tokenizer.split_special_tokens, *added])
 
@@ -106,7 +108,8 @@ class DocumentEncoder:
 
     def _without_doubled(self, ids: np.ndarray, lengths: np.ndarray) -> Encoded:
         """Drop what the tokenizer added before or after documents that had it themselves."""
-        before, after = self.added_before, self.added_after
+        before = self.added_before
+        after = self.added_after
         ends = lengths.cumsum()
         starts = ends - lengths
         twice_before = np.zeros(len(lengths), bool)

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
+from typing import TypeVar
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -16,6 +17,8 @@ from transformers.utils.logging import warning_once
 from .files import SEPARATORS, TABLES, as_text, extension, opened
 
 logger = logging.getLogger(__name__)
+
+Record = TypeVar("Record")
 
 _ARROW_FILE_BEGINS = b"ARROW1"  # otherwise it is a stream, as `datasets` writes them
 # What a header of one column holds if the cells are separated by something else.
@@ -42,9 +45,13 @@ def read_schema(path: str | os.PathLike, argument: str, rows: int) -> pa.Schema 
     if extension(path) == ".parquet":
         with opened(path, argument) as file:
             source = _parquet_file(path, file)
-            return source.schema_arrow if source.metadata.num_rows else None
+            if source.metadata.num_rows == 0:
+                return None
+            return source.schema_arrow
     table = next(read_tables(path, argument, rows=rows), None)
-    return None if table is None else table.schema
+    if table is None:
+        return None
+    return table.schema
 
 
 def read_tables(
@@ -114,6 +121,14 @@ def _checked_columns(columns: list[str] | None, known: Iterable[str]) -> list[st
     return columns or known
 
 
+def _groups(records: Iterator[Record], size: int | None) -> Iterator[list[Record]]:
+    """Yield ``size`` records at a time, the last ones in a smaller group; None for all at once."""
+    group = list(islice(records, size))
+    while group:
+        yield group
+        group = list(islice(records, size))
+
+
 # Parquet and Arrow ----------------------------------------------------------------------------
 
 
@@ -136,8 +151,10 @@ def _arrow_tables(
     file: io.BufferedReader, columns: list[str] | None, rows: int | None
 ) -> Iterator[pa.Table]:
     if file.peek(len(_ARROW_FILE_BEGINS)).startswith(_ARROW_FILE_BEGINS):
-        source = file if file.seekable() else pa.BufferReader(file.read())
-        # The list of a file's batches stands at its end, so it is read out of order.
+        source = file
+        if not file.seekable():
+            # The list of a file's batches stands at its end, so it is read out of order.
+            source = pa.BufferReader(file.read())
         reader = pa.ipc.open_file(source)
         batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
     else:
@@ -166,11 +183,12 @@ def _cell_tables(
     for name in header:
         if header.count(name) > 1:
             raise ValueError(f"its header has {header.count(name)} columns named {name!r}")
-    while some := list(islice(records, rows)):
+    for group in _groups(records, rows):
         cells = {}
         for name in _checked_columns(columns, header):
             index = header.index(name)
-            cells[name] = pa.array([row[index] or None for row in some])
+            # An empty cell is null.
+            cells[name] = pa.array([row[index] or None for row in group])
         yield pa.table(cells)
 
 
@@ -233,11 +251,11 @@ def _check_number_of_cells(
 ) -> None:
     if len(row) == len(header):
         return
+    reason = f"line {line_number:,} ends a row of {len(row)} cells, the header has {len(header)}"
     hint = separator_hint(header) or remedy
-    raise ValueError(
-        f"line {line_number:,} ends a row of {len(row)} cells, the header has {len(header)}"
-        + (f". {hint}" if hint else "")
-    )
+    if hint:
+        reason += f". {hint}"
+    raise ValueError(reason)
 
 
 # JSON -----------------------------------------------------------------------------------------
@@ -248,19 +266,23 @@ def _json_tables(
 ) -> Iterator[pa.Table]:
     """Yield tables of JSON objects; the first one's objects name the columns."""
     names = None
-    while some := list(islice(records, rows)):
+    for group in _groups(records, rows):
         if names is None:
-            names = _checked_columns(columns, dict.fromkeys(chain.from_iterable(some)))
-        yield pa.table({name: _column(name, [row.get(name) for row in some]) for name in names})
+            # A dictionary instead of a set, which would have no order.
+            names_in_group = dict.fromkeys(chain.from_iterable(group))
+            names = _checked_columns(columns, names_in_group)
+        yield pa.table({name: _column(name, [row.get(name) for row in group]) for name in names})
 
 
 def _json_records(file: io.TextIOBase) -> Iterator[dict]:
     lines = (line for line in file if not line.isspace())
-    first_line = next(lines, "")
+    first_line = next(lines, None)
+    if first_line is None:
+        return
     if first_line.lstrip().startswith("["):
         values = json.loads(first_line + file.read())
     else:
-        values = _json_lines(chain(filter(None, [first_line]), lines))
+        values = _json_lines(chain([first_line], lines))
     for number, value in enumerate(values, 1):
         if not isinstance(value, dict):
             raise ValueError(f"row {number:,} is not a JSON object but {value!r}")

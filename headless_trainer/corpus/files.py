@@ -181,7 +181,9 @@ def opened(path: str | os.PathLike, argument: str = "file") -> Iterator[io.Buffe
         try:
             yield _unpacked(raw)
         except _UNREADABLE as error:
-            position = None if raw.closed else raw.tell()
+            position = None
+            if not raw.closed:
+                position = raw.tell()
             fault = _explained(error, path, position)
             format_name = extension(path).lstrip(".")
             raise OSError(
@@ -213,8 +215,10 @@ def as_text(file: io.BufferedReader, newline: str | None = None) -> io.TextIOWra
             return io.TextIOWrapper(file, encoding=encoding, newline=newline)
     if beginning.count(0) > _LEAST_ZEROS * len(beginning):
         # These would decode as UTF-8, with a zero character beside every letter.
+        encoding = "UTF-16BE"
         zeros_follow = beginning[1::2].count(0) > beginning[0::2].count(0)
-        encoding = "UTF-16LE" if zeros_follow else "UTF-16BE"
+        if zeros_follow:
+            encoding = "UTF-16LE"
         raise ValueError(
             f"it has zero bytes, as UTF-16 without a mark does: convert it, for example with "
             f"iconv -f {encoding} -t UTF-8"
@@ -226,7 +230,9 @@ def _unpacked(raw: io.BufferedReader) -> io.BufferedReader:
     """Return the bytes of a file from its beginning on, unpacked if they are gzipped."""
     is_packed = raw.read(len(_GZIP_BEGINS)) == _GZIP_BEGINS
     raw.seek(0)
-    return io.BufferedReader(_Unpacked(raw)) if is_packed else raw
+    if is_packed:
+        return io.BufferedReader(_Unpacked(raw))
+    return raw
 
 
 def _explained(error: Exception, path: str | os.PathLike, position: int | None) -> str:
@@ -275,10 +281,10 @@ def _holds_utf_8(path: str | os.PathLike) -> bool:
         try:
             while len(data) < _BYTES_EXPLAINED:
                 # A little at a time: before a damaged part, `read` would lose what it has.
-                some = file.read1()
-                if not some:
+                unpacked = file.read1()
+                if not unpacked:
                     break
-                data += some
+                data += unpacked
         except (*_DAMAGED_GZIP, ValueError):
             pass  # what was read before the damage tells enough
     # Read as UTF-8, hardly any accented letter of another encoding comes out right, and in a

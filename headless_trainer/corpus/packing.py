@@ -121,9 +121,10 @@ def tokenize_and_pack(
         "line_by_line": line_by_line,
         "share_rows": share_rows,
     }
-    row_type = datasets.Sequence(
-        datasets.Value("int32"), length=-1 if line_by_line else max_seq_length
-    )
+    row_length = max_seq_length
+    if line_by_line:
+        row_length = -1  # in `datasets`, any
+    row_type = datasets.Sequence(datasets.Value("int32"), length=row_length)
     features = datasets.Features({"input_ids": row_type})
     if not isinstance(texts, Dataset):
         arguments = {"texts": texts, "tokenizer": tokenizer, "settings": settings}
@@ -249,14 +250,14 @@ def cut_documents(
 
     A last token that closes a document is kept.
     """
-    kept = np.minimum(lengths, max_seq_length)
-    position = positions_in_documents(lengths)
-    closed = np.isin(ids[lengths.cumsum() - 1], closing_ids)
+    kept = np.minimum(lengths, max_seq_length)  # (documents,)
+    last_tokens = ids[lengths.cumsum() - 1]
+    is_closed = np.isin(last_tokens, closing_ids)  # (documents,)
     # The first tokens of a document and, in place of the last of them, the one that closes it.
-    stays = (position < np.repeat(kept - closed, lengths)) | (
-        position == np.repeat(lengths - closed, lengths)
-    )
-    return ids[stays], np.append(0, kept.cumsum()).astype(np.int32)
+    position = positions_in_documents(lengths)  # (tokens,)
+    is_of_beginning = position < np.repeat(kept - is_closed, lengths)
+    closes = position == np.repeat(lengths - is_closed, lengths)
+    return ids[is_of_beginning | closes], np.append(0, kept.cumsum()).astype(np.int32)
 
 
 def documents_of(batches: Iterable[Batch]) -> Iterator[np.ndarray]:
@@ -299,7 +300,8 @@ def shared_rows(documents: Iterable[np.ndarray], max_seq_length: int) -> Iterato
 def _stream_rows(
     texts: IterableDataset | TextStream, tokenizer: PreTrainedTokenizerBase, settings: dict
 ):
-    texts = texts if isinstance(texts, TextStream) else TextStream(texts)
+    if not isinstance(texts, TextStream):
+        texts = TextStream(texts)
     encoder = DocumentEncoder(tokenizer)
     batches = _warned_of_doubled(map(encoder, texts.batches()), encoder)
     for ids in documents_of(_rows(batches, encoder.closing_ids, **settings)):
@@ -431,8 +433,11 @@ def target_counts(
                 predicted &= columns.get("special_tokens_mask", 0) == 0
                 predicted &= ~np.isin(ids, tokenizer.all_special_ids)
         if task == "clm":
-            # Nothing stands before the first token of a row, and so predicts it.
-            predicted[bounds[:-1][np.diff(bounds) > 0]] = False
+            # Nothing stands before the first token of a row, and so predicts it. A row without
+            # tokens has none, and its start is that of the next row.
+            starts = bounds[:-1]
+            has_tokens = np.diff(bounds) > 0
+            predicted[starts[has_tokens]] = False
             positions = columns.get("position_ids", columns.get(POSITIONS))
             has_positions = positions is not None
             ended = np.zeros(len(ids), bool)
@@ -460,7 +465,9 @@ def token_arrays(dataset: Dataset) -> Iterator[tuple[dict[str, np.ndarray], np.n
     """
     # Only lists have a type of their items, called ``feature``.
     names = [name for name in _TOKEN_COLUMNS if hasattr(dataset.features.get(name), "feature")]
-    read = [*names, LENGTHS] if LENGTHS in dataset.features else names
+    read = names
+    if LENGTHS in dataset.features:
+        read = [*names, LENGTHS]
     first = 0  # row of the table
     for table in dataset.select_columns(read).with_format("arrow").iter(batch_size=8192):
         columns = {name: table[name].combine_chunks() for name in names}

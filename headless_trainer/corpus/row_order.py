@@ -21,12 +21,16 @@ def row_lengths(rows, length_column: str | None = None) -> np.ndarray:
     if not isinstance(rows, Dataset):
         # Any dataset with a length and an index, as torch has them.
         return np.array([len(rows[index]["input_ids"]) for index in range(len(rows))])
-    has_lengths = length_column in rows.column_names
-    column = length_column if has_lengths else "input_ids"
+    column = length_column
+    has_lengths = column in rows.column_names
+    if not has_lengths:
+        column = "input_ids"
     parts = [np.empty(0, np.int64)]
     tables = rows.select_columns(column).with_format("arrow").iter(batch_size=_ROWS_AT_ONCE)
     for table in tables:
-        lengths = table[column] if has_lengths else pc.list_value_length(table[column])
+        lengths = table[column]
+        if not has_lengths:
+            lengths = pc.list_value_length(lengths)
         parts.append(lengths.to_numpy())
     return np.concatenate(parts).astype(np.int64)
 
@@ -58,7 +62,9 @@ class SimilarLengthSampler(torch.utils.data.Sampler):
     ):
         self.lengths = lengths
         self.rows_of_step = rows_of_step
-        self.seed = args.seed if args.data_seed is None else args.data_seed
+        self.seed = args.seed
+        if args.data_seed is not None:
+            self.seed = args.data_seed
         self.epoch = epoch
 
     def __len__(self) -> int:

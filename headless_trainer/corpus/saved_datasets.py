@@ -63,7 +63,9 @@ def files_for(argument: str, folder: Path) -> list[Path]:
     if is_single(folder):
         return data_files(folder)
     files = splits(folder)
-    name = "validation" if argument == "validation_file" else "train"
+    name = "train"
+    if argument == "validation_file":
+        name = "validation"
     if name not in files:
         raise ValueError(
             f"{argument} {str(folder)!r} has no split {name!r}, only {', '.join(files)}: "

@@ -83,7 +83,9 @@ class PackedStream(torch.utils.data.IterableDataset):
         shuffle_buffer_size: int = 10_000,
         seed: int = 0,
     ):
-        self.texts = texts if isinstance(texts, TextStream) else TextStream(texts)
+        if not isinstance(texts, TextStream):
+            texts = TextStream(texts)
+        self.texts = texts
         # Now: a file changed later is another one.
         self.fingerprint = self.texts.fingerprint()
         self.tokenizer = tokenizer

@@ -286,15 +286,16 @@ def _hub_splits(
         data_files = builder.config.data_files or {}
     parts = {}
     for split_name in SPLITS:
-        if split_name in all_rows:
-            rows = all_rows[split_name]
-            if rows.features is None:
-                # A stream has those of its first rows.
-                with _unreadable_named(name):
-                    rows = rows._resolve_features()
-            fingerprint = [folder_cache, getattr(rows, "_fingerprint", None)]
-            paths = data_files.get(split_name, ())
-            parts[split_name] = _HubSplit(rows, split_name, name, fingerprint, paths)
+        if split_name not in all_rows:
+            continue
+        rows = all_rows[split_name]
+        if rows.features is None:
+            # A stream has those of its first rows.
+            with _unreadable_named(name):
+                rows = rows._resolve_features()
+        fingerprint = [folder_cache, getattr(rows, "_fingerprint", None)]
+        paths = data_files.get(split_name, ())
+        parts[split_name] = _HubSplit(rows, split_name, name, fingerprint, paths)
     return parts
 
 
@@ -425,9 +426,11 @@ class Texts:
         """Raise ValueError if a part has no documents, with the way to get some."""
         if next(iter(texts[name]), None) is not None:
             return
-        arguments = (f"{name}_file",) if self.args.validation_file else _DECISIVE
+        arguments: Sequence[str] = _DECISIVE
+        if self.args.validation_file:
+            arguments = (f"{name}_file",)
         values = {argument: getattr(self.args, argument) for argument in arguments}
-        said = ", ".join(
+        origin = ", ".join(
             f"{argument} {value!r:.300}" for argument, value in values.items() if value
         )
         remedy = "Add text, or change --validation_split_percentage or --validation_file."
@@ -437,7 +440,7 @@ class Texts:
                 "more of them, for example of one long line by breaking it after its sentences, "
                 "raise --validation_split_percentage, or name other texts as --validation_file."
             )
-        raise ValueError(f"There are no documents for the {name} part of {said}. {remedy}")
+        raise ValueError(f"There are no documents for the {name} part of {origin}. {remedy}")
 
 
 def _tables(stream: TextStream, share: float) -> Iterator[list[pa.Table]]:
