@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -97,42 +98,72 @@ def vocabulary_scores(
         these tokens.
     """
     hidden = hidden.float()
-    offsets = {"": prior}  # what is added to the scores, by the ending of a figure's name
+    # What is added to the scores, and what has been found with it, by the ending of a figure's
+    # name.
+    offsets = {"": prior}
     if prior is not None:
         offsets["_without_bias"] = None
-    partition, best, target = hidden.new_full((3, len(offsets), len(hidden)), -torch.inf)
-    winner, part_apart = (
-        target_ids.new_zeros(len(offsets), len(hidden)),
-        hidden.new_full((len(hidden),), -torch.inf),
-    )
+    so_far = {ending: _BestSoFar.none(hidden, target_ids) for ending in offsets}
+    log_mass_apart = hidden.new_full((len(hidden),), -torch.inf)
     for start in range(0, head.size, VOCABULARY_BLOCK):
         ids = torch.arange(start, min(start + VOCABULARY_BLOCK, head.size), device=hidden.device)
-        vectors, bias = head.vectors(ids).float(), head.bias(ids)  # (n, D), (n,)
+        vectors = head.vectors(ids).float()  # (n, D)
+        bias = head.bias(ids)  # (n,)
         height = max(1, CHUNK_ELEMENTS // len(ids))
-        for part in (slice(first, first + height) for first in range(0, len(hidden), height)):
-            plain = projected_scores(hidden[part], vectors, bias, head.softcap)  # (height, n)
-            column = target_ids[part] - start  # of the target, if it is in this block
-            inside = (column >= 0) & (column < len(ids))
+        for first in range(0, len(hidden), height):
+            chunk = slice(first, first + height)
+            plain = projected_scores(hidden[chunk], vectors, bias, head.softcap)  # (height, n)
             if apart is not None:
                 sums = plain.masked_fill(~apart[ids], -torch.inf).logsumexp(-1)
-                part_apart[part] = torch.logaddexp(part_apart[part], sums)
-            for row, offset in enumerate(offsets.values()):
+                log_mass_apart[chunk] = torch.logaddexp(log_mass_apart[chunk], sums)
+            for ending, offset in offsets.items():
                 scores = plain if offset is None else plain + offset[ids]
-                partition[row, part] = torch.logaddexp(partition[row, part], scores.logsumexp(-1))
-                top, position = scores.max(-1)
-                winner[row, part] = torch.where(
-                    top > best[row, part], position + start, winner[row, part]
-                )
-                best[row, part] = torch.maximum(best[row, part], top)
-                target_scores = scores.gather(1, column.clamp(0, len(ids) - 1)[:, None])[:, 0]
-                target[row, part] = torch.where(inside, target_scores, target[row, part])
+                so_far[ending].add(chunk, scores, start, target_ids[chunk])
     results = {}
     if apart is not None:
-        results["apart"] = (part_apart - partition[0]).exp()
-    for row, name in enumerate(offsets):
-        results[f"cross_entropy{name}"] = partition[row] - target[row]
-        results[f"accuracy{name}"] = (winner[row] == target_ids).float()
+        results["apart"] = (log_mass_apart - so_far[""].partition).exp()
+    for ending, known in so_far.items():
+        results[f"cross_entropy{ending}"] = known.partition - known.target
+        results[f"accuracy{ending}"] = (known.best_token == target_ids).float()
     return results
+
+
+@dataclass
+class _BestSoFar:
+    """What is known of K predictions after some blocks of the vocabulary, ``(K,)`` each.
+
+    Attributes:
+        partition: logarithm of the summed exponentials of the scores.
+        best: the largest score.
+        best_token: the id that has it.
+        target: the target's score, or -inf before its block.
+    """
+
+    partition: Tensor
+    best: Tensor
+    best_token: Tensor
+    target: Tensor
+
+    @classmethod
+    def none(cls, hidden: Tensor, target_ids: Tensor) -> "_BestSoFar":
+        """Return what is known before the first block."""
+        partition, best, target = hidden.new_full((3, len(hidden)), -torch.inf)
+        return cls(partition, best, torch.zeros_like(target_ids), target)
+
+    def add(self, chunk: slice, scores: Tensor, start: int, target_ids: Tensor) -> None:
+        """Add the ``(height, n)`` scores of a block, whose first id is ``start``, for a chunk of
+        the predictions, whose ``(height,)`` targets are given too.
+        """
+        self.partition[chunk] = torch.logaddexp(self.partition[chunk], scores.logsumexp(-1))
+        top, position = scores.max(-1)
+        is_better = top > self.best[chunk]
+        self.best_token[chunk] = torch.where(is_better, position + start, self.best_token[chunk])
+        self.best[chunk] = torch.maximum(self.best[chunk], top)
+        column = target_ids - start
+        is_inside = (column >= 0) & (column < scores.shape[1])
+        column = column.clamp(0, scores.shape[1] - 1)
+        target_scores = scores.gather(1, column[:, None])[:, 0]
+        self.target[chunk] = torch.where(is_inside, target_scores, self.target[chunk])
 
 
 @contextmanager

@@ -45,9 +45,8 @@ class MeanPrediction:
         self.measurements = 0
         self._use(torch.full((vocab_size,), 1 / vocab_size, dtype=torch.float64))
         self._sum_over_processes = sum_over_processes
-        self._sum: Tensor | None = (
-            None  # (V + 1,): summed probabilities, and the number of positions
-        )
+        # (V + 1,): summed probabilities, and the number of positions.
+        self._sum: Tensor | None = None
 
     @torch.no_grad()
     def observe(
@@ -71,10 +70,15 @@ class MeanPrediction:
             scores = projected_scores(rows, weight, bias, softcap)
             total[:-1] += scores.softmax(-1).sum(0)
         total[-1] = len(chosen)
-        self._sum = total if self._sum is None else self._sum + total
+        if self._sum is not None:
+            total += self._sum
+        self._sum = total
 
     def renew(self) -> None:
-        """Take what was observed since the last call, on all processes, into the average."""
+        """Take what was observed since the last call, on all processes, into the average.
+
+        It waits for the device, once after each step that was observed.
+        """
         if self._sum is None:
             return
         total = self._sum_over_processes(self._sum).cpu().double()

@@ -87,6 +87,7 @@ CASES = {
     "micro-batch": {"negatives": "micro_batch"}, "pools": {"task": "clm", "pool_size": 5, "negatives": "micro_batch"},
     "drawn": {"task": "clm", "sampled_negatives": 8}, "Muon": {"muon_learning_rate": 1e-3},
     "vanilla mlm": {"objective": "vanilla"}, "vanilla clm": {"objective": "vanilla", "task": "clm"},
+    "sampled softmax": {"objective": "sampled_softmax", "task": "clm", "exact_every": 2},
     "sparse": {"sparse_embedding_updates": True}, "no clipping": {"max_grad_norm": 0.0},
 }  # fmt: skip
 
