@@ -21,6 +21,7 @@ class Objective:
     trains_trunk: bool  # a model without a head (AutoModel), whose candidates are counted for log q
     reads: frozenset[str] = frozenset()  # settings that not every objective reads
     logs: frozenset[str] = frozenset()  # figures that not every objective logs
+    draws_by_default: bool = False  # candidates besides targets, without sampled_negatives
     needs_frequency: bool = False  # of each token as a target, counted in the training rows
     needs_trained_head: bool = False  # refuses a checkpoint without one
     starts_head_bias: bool = False  # takes head_bias, which is refused elsewhere
@@ -63,6 +64,7 @@ OBJECTIVES = {
             trains_trunk=False,
             reads=frozenset(_CANDIDATES | {"exact_every"}),
             logs=frozenset({"exact_loss", "eval_unseen_token_mass"}),
+            draws_by_default=True,
             # A candidate is weighted by its count in the pool over its expected count.
             needs_frequency=True,
             needs_trained_head=True,

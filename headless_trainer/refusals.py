@@ -73,8 +73,7 @@ def _has_no_negatives(args) -> bool:
     if args.pool_size != 1 or args.negatives != "micro_batch":
         return False
     if args.sampled_negatives is None:
-        # The default, which is above 0 in sampled_softmax alone.
-        return args.objective != "sampled_softmax"
+        return not objective_of(args).draws_by_default
     return args.sampled_negatives == 0
 
 

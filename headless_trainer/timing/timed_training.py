@@ -32,7 +32,7 @@ from ..corpus.packing import target_counts
 from ..models import loading
 from ..models.trunk import input_embedding
 from ..objective.masking import IGNORE_INDEX
-from ..objectives import OBJECTIVES, Objective
+from ..objectives import OBJECTIVES, Objective, objective_of
 from ..trainers.headless import HeadlessTrainer
 from ..trainers.sampled_softmax import SampledSoftmaxTrainer
 from ..trainers.step import TargetMaker
@@ -136,9 +136,9 @@ class StepClock(TrainerCallback):
         self._deadline = deadline
         self._readings = readings
         self._steps_together = steps_together(args.device)
-        # Of sampled softmax, which has exact steps: see `AlternatingSampledSoftmaxTrainer`.
+        # Of an objective that has exact steps: see `AlternatingSampledSoftmaxTrainer`.
         self._exact_every: int | None = None
-        if args.objective == "sampled_softmax":
+        if "exact_every" in objective_of(args).reads:
             self._exact_every = args.exact_every
         self._candidate_seconds: float | None = None
         self._started = 0.0
