@@ -130,4 +130,6 @@ def record_link(folder: str) -> str:
 def record_file(folder: str) -> str:
     """Return the readable file of a record; some benchmarks keep only the figures."""
     readable = f"{folder}/results.md"
-    return readable if (ROOT / readable).is_file() else f"{folder}/results.json"
+    if (ROOT / readable).is_file():
+        return readable
+    return f"{folder}/results.json"

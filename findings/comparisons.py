@@ -28,10 +28,15 @@ def values_of(results: Any, entry: Entry, measure: Measure) -> np.ndarray:
     Raises:
         ValueError: no record has the values of the entry.
     """
-    records = [results[entry]] if isinstance(entry, str) else having(results, **entry)
+    if isinstance(entry, str):
+        records = [results[entry]]
+    else:
+        records = having(results, **entry)
     if not records:
         raise ValueError(f"no record has {entry!r}.")
-    names = [measure] if isinstance(measure, str) else measure
+    names = measure
+    if isinstance(measure, str):
+        names = (measure,)
     values: list[float] = []
     for record in records:
         value = record
@@ -75,6 +80,7 @@ def level(first: Entry, second: Entry, measure: Measure = "perplexity") -> Check
 
 
 def _are_level(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    """Whether two sets of values overlap, and Welch's test does not tell their means apart."""
     overlap = ours.min() <= theirs.max() and theirs.min() <= ours.max()
     test = stats.ttest_ind(ours, theirs, equal_var=False)
     return overlap and test.pvalue > 1 - LEVEL

@@ -136,8 +136,11 @@ OF_GEMMA = Conditions(
 
 
 def gemma() -> Card:
-    gentle, high, highest = gemma_runs(3e-5), gemma_runs(1e-4), gemma_runs(3e-4)
-    exact, sampled = gentle["exact softmax"], gentle["sampled softmax"]
+    gentle = gemma_runs(3e-5)
+    high = gemma_runs(1e-4)
+    highest = gemma_runs(3e-4)
+    exact = gentle["exact softmax"]
+    sampled = gentle["sampled softmax"]
     check(-0.01 < below(exact["new"], sampled["new"]) < 0.01, "at 3e-5 both learn French alike")
     check(0 < below(exact["old"], sampled["old"]) < 0.02, "English is less than 2 % behind")
     check(max(exact["new"] + sampled["new"]) < min(high["exact softmax"]["new"]), "3e-5 is best")
@@ -171,7 +174,8 @@ def gemma() -> Card:
 
 def gemma_candidates() -> Card:
     runs = gemma_runs()
-    uniform, recent = runs["uniform draws"], runs["recent targets"]
+    uniform = runs["uniform draws"]
+    recent = runs["recent targets"]
     sampled = runs["sampled softmax"]
     others = ("exact softmax", "sampled softmax", "recent targets")
     check(
@@ -444,7 +448,8 @@ def forgetting() -> Card:
         check(lost > 1.5 * max(lost_by_others), "decoders forget most without a head")
     forgotten = [below(toy.run(EXACT)["old"], toy.run(HEADLESS)["old"]) for toy in toys[3:]]
     check(forgotten[0] > 0 > forgotten[1], "encoders forget more in one pair and less in another")
-    headless, exact = TIED.run(HEADLESS)["old"], TIED.run(EXACT)["old"]
+    headless = TIED.run(HEADLESS)["old"]
+    exact = TIED.run(EXACT)["old"]
     return Card(
         name="continue_headless",
         question="What does a model forget that is continued without a head?",

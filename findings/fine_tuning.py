@@ -49,7 +49,8 @@ def parity_row(label: str, record: list[dict], task: str) -> tuple[str, ...]:
 
 
 def is_glue_transformers_own() -> Card:
-    record, accumulated = results(STEPS), results(ACCUMULATED)
+    record = results(STEPS)
+    accumulated = results(ACCUMULATED)
     same_order = having(record, way="same_order")
     for run in same_order:
         check(max(run["difference_of_losses"]) == 0, f"the losses of {run['task']} are equal")

@@ -37,7 +37,8 @@ def what_is_the_free_head_worth() -> Card:
         models = having(record["models"], series=series, step=step)
         return [model["eval_perplexity"] for model in models]
 
-    first, last = 50, 200
+    first = 50
+    last = 200
     worth = record["steps_worth"]
     check(worth[str(last)] == [None, None], "at the end no step of fine-tuning reaches it")
     free = perplexity("free head", last)

@@ -20,10 +20,12 @@ def perplexity_series(label: str, colour: str, recipe: dict, x: Sequence[float])
 
 
 def millions_of_tokens(recipe: dict) -> list[float]:
+    """Return the millions of tokens that a recipe had seen at its evaluations."""
     return [tokens / 1e6 for tokens in curve(recipe, "tokens_seen")]
 
 
 def minutes(recipe: dict) -> list[float]:
+    """Return the minutes of training of a recipe at its evaluations."""
     return [seconds / 60 for seconds in curve(recipe, "seconds")]
 
 

@@ -109,7 +109,9 @@ def difference(
         without_negative_zero(factor * value, digits) for value in (middle, low, high)
     )
     text = f"{middle_text} (95 %: {low_text} to {high_text})"
-    return text if is_clear(first, second) else f"{text}, no clear difference"
+    if not is_clear(first, second):
+        text += ", no clear difference"
+    return text
 
 
 def is_clear(first: Sequence[float], second: Sequence[float]) -> bool:

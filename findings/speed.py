@@ -190,17 +190,17 @@ def loss_alone() -> Card:
     }
     methods = {name: one_having(record, method=method) for name, method in names.items()}
     exact = [methods[name]["ratio"] for name in methods if name.startswith("exact")]
-    own = methods["exact softmax, ours in chunks"]["ratio"]
+    ours = methods["exact softmax, ours in chunks"]["ratio"]
     paper = methods["headless, the paper's form"]["ratio"]
     torch_ratio = methods["headless, torch's `linear_cross_entropy`"]["ratio"]
-    check(min(exact) == own, "our exact softmax is the fastest of three")
+    check(min(exact) == ours, "our exact softmax is the fastest of three")
     check(0.95 < torch_ratio < 1.05, "torch's loss is as fast on the same candidates")
     return Card(
         name="cpu_loss",
         question="How much faster is the headless loss alone on a CPU?",
-        answer=f"The headless loss is {figure(own, digits=0)} times as fast as the fastest of "
+        answer=f"The headless loss is {figure(ours, digits=0)} times as fast as the fastest of "
         "three exact ones on a CPU",
-        figure=f"{figure(own, digits=0)} times, and {figure(paper)} times the paper's form",
+        figure=f"{figure(ours, digits=0)} times, and {figure(paper)} times the paper's form",
         text="It scores each prediction against the distinct targets, of which there are few. "
         "torch's own loss takes as long on the same candidates. A whole step gains less, "
         "since the layers take most of it.",

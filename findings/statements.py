@@ -26,7 +26,9 @@ CHUNKED_LOSS = "K x U, cwt_loss chunks of 67,108,864"  # the default size of chu
 
 def mean_of(models: list[dict], name: str, group: int | None = None) -> float:
     """Return the mean over pretrainings of a figure, or of its value for one group of tokens."""
-    values = [model[name] if group is None else model[name][group] for model in models]
+    values = [model[name] for model in models]
+    if group is not None:
+        values = [value_of_groups[group] for value_of_groups in values]
     return statistics.mean(values)
 
 
@@ -263,7 +265,8 @@ def balanced_is_better_but_not_steadier(results: Any) -> bool:
     """
     balanced, plain = (one_having(results, loss=loss) for loss in ("balanced", "cross_entropy"))
     for name in ("score", "last_score"):
-        ours, theirs = balanced[name], plain[name]
+        ours = balanced[name]
+        theirs = plain[name]
         is_better = is_clear(ours, theirs) and statistics.mean(ours) > statistics.mean(theirs)
         if not is_better or stats.levene(ours, theirs).pvalue <= 1 - LEVEL:
             return False

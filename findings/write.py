@@ -134,6 +134,7 @@ def question_and_answer(name: str) -> tuple[str, str]:
 
 
 def front_page_table(cards: dict[str, Card]) -> str:
+    """Return the table of the front page, which shows a figure of each card."""
     rows = []
     for name in FRONT_PAGE:
         card = cards[name]
@@ -204,12 +205,13 @@ def main(argv: list[str] | None = None) -> int:
     paths = differing(written)
     if not args.check:
         pictures.write_front_page()
-    for path in paths:
-        if not args.check:
+        for path in paths:
             (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
             (ROOT / path).write_text(written[path], encoding="utf-8")
-        print(f"{path}: {'differs from its records' if args.check else 'written'}")
-    return 1 if args.check and paths else 0
+    outcome = "differs from its records" if args.check else "written"
+    for path in paths:
+        print(f"{path}: {outcome}")
+    return int(args.check and bool(paths))
 
 
 if __name__ == "__main__":
