@@ -3,6 +3,7 @@ wheel alone.
 """
 
 import dataclasses
+import importlib.metadata
 import json
 import os
 import re
@@ -11,7 +12,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from builders import OPTIONS, refused
 from safetensors.torch import load_file
 from transformers import TrainingArguments
