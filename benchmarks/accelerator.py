@@ -40,8 +40,16 @@ from unittest import mock
 # Shares of the time. Later parts get the time that a part leaves.
 PARTS = {"parity": 0.25, "loss": 0.35, "steps": 0.4}
 FILE = "accelerator"
-VANILLA = "our vanilla"  # the method whose head is chosen
-RESTARTS = 5  # of a part that lost its device; each leaves out the item that was running
+# The method whose head is chosen.
+VANILLA = "our vanilla"
+# Of a part that lost its device. Each leaves out the item that was running.
+RESTARTS = 5
+
+
+# By scale. Types of numbers are names here, since not every process loads torch.
+DEFAULT_MINUTES = {"gpu": 9, "cpu": 5}
+DEVICES = {"gpu": "cuda", "cpu": "cpu"}
+DTYPES = {"gpu": "bfloat16", "cpu": "float32"}
 
 
 # One part, in its own process -----------------------------------------------------------------
@@ -58,9 +66,11 @@ class Part:
     """
 
     def __init__(self, path: Path, scale: str, seconds: float, without: list[str]):
-        self.path, self.scale, self.without = path, scale, without
+        self.path = path
+        self.scale = scale
+        self.without = without
         self.deadline = time.monotonic() + seconds
-        self.device = "cuda" if scale == "gpu" else "cpu"
+        self.device = DEVICES[scale]
         self.findings = {
             "rows": [],
             "failures": {},
@@ -72,20 +82,25 @@ class Part:
             self.findings |= json.loads(path.read_text())
 
     def save(self) -> None:
+        """Write the file, whole at any moment."""
         aside = self.path.with_suffix(".aside")
         aside.write_text(json.dumps(self.findings))
         aside.replace(self.path)
 
     def add(self, **row) -> None:
+        """Record figures."""
         self.findings["rows"].append(row)
         self.save()
 
     def has(self, **values) -> bool:
+        """Return whether figures with these values are recorded."""
         return any(values.items() <= row.items() for row in self.findings["rows"])
 
     def late(self, deadline: float | None = None) -> bool:
         """Return whether there is no time for another item; if so, mark the part as incomplete."""
-        last_moment = self.deadline if deadline is None else min(self.deadline, deadline)
+        last_moment = self.deadline
+        if deadline is not None:
+            last_moment = min(last_moment, deadline)
         if time.monotonic() < last_moment:
             return False
         self.findings["complete"] = False
@@ -111,7 +126,8 @@ class Part:
                 outcome["fits"] = False
             else:
                 self.findings["failures"][item] = f"{type(error).__name__}: {error}"[:500]
-            traceback.clear_frames(error.__traceback__)  # they hold the tensors
+            # The frames hold the tensors.
+            traceback.clear_frames(error.__traceback__)
             # Raises again if this process has lost the device: it ends here, with this item under
             # way.
             self.free()
@@ -129,6 +145,7 @@ class Part:
 
 
 def parity(part: Part) -> None:
+    """Record the figures of the checks of benchmarks/parity.py, and their bounds."""
     from parity import CHECKS
 
     for name, check in CHECKS.items():
@@ -164,15 +181,16 @@ LOSS_SIZES = {
 
 
 def loss(part: Part) -> None:
+    """Record times, memory and errors of the loss at each size."""
     import torch
     from loss import alternate, contrastive, extra_memory, heads, make_inputs, methods, run_once
     from parity import in_float64, loss_and_gradients, relative
 
     from headless_trainer.objective.losses import vocabulary_cross_entropy
 
-    dtype = torch.bfloat16 if part.scale == "gpu" else torch.float32
+    dtype = getattr(torch, DTYPES[part.scale])
     part.findings["facts"] |= {
-        "dtype": str(dtype).removeprefix("torch."),
+        "dtype": DTYPES[part.scale],
         "left out": heads(part.device)[1],
     }
     exact_methods = {
@@ -187,7 +205,8 @@ def loss(part: Part) -> None:
         if part.late():
             return
         inputs = make_inputs(size, dtype, part.device)
-        exact = {}  # loss and gradients in float64
+        # Loss and gradients in float64.
+        exact = {}
         memory = {}
         errors = {}
         too_large = []
@@ -198,13 +217,17 @@ def loss(part: Part) -> None:
             if name in part.without or part.late():
                 continue
             with part.attempt(name) as outcome:
-                want = exact.get("K x V" if name.startswith("K x V") else "K x U")
+                # Both forms among candidates, K x U and K x K, have the same loss.
+                exact_form = "K x V" if name.startswith("K x V") else "K x U"
                 got = loss_and_gradients(method, inputs)
                 errors_of_method = [None, None, None]
-                if want is not None:
-                    errors_of_method = list(map(relative, got, want))
+                if exact_form in exact:
+                    errors_of_method = list(map(relative, got, exact[exact_form]))
+                # The peak of memory must not hold these gradients.
                 del got
-                mib = extra_memory(name, method, inputs) if part.device == "cuda" else None
+                mib = None
+                if part.device == "cuda":
+                    mib = extra_memory(name, method, inputs)
             if outcome["ran"]:
                 errors[name] = errors_of_method
                 memory[name] = mib
@@ -268,17 +291,16 @@ STEPS = {
 
 
 def steps(part: Part) -> None:
-    part.findings["facts"]["dtype"] = "bfloat16" if part.scale == "gpu" else "float32"
+    """Record times and memory of whole steps of each model."""
+    part.findings["facts"]["dtype"] = DTYPES[part.scale]
     problems = STEPS[part.scale]
     for index, problem in enumerate(problems):
         if part.late():
             return
         now = time.monotonic()
-        sweep(
-            part,
-            argparse.Namespace(**problem),
-            now + (part.deadline - now) / (len(problems) - index),
-        )
+        # Each model gets an equal share of the time that is left.
+        deadline = now + (part.deadline - now) / (len(problems) - index)
+        sweep(part, argparse.Namespace(**problem), deadline)
         gc.collect()
 
 
@@ -290,11 +312,14 @@ class ChosenHead:
     def __call__(self, hidden, target_ids, weight, bias=None, *, softcap=None, reduction="mean"):
         import torch
 
-        assert softcap is None  # the compared kernels have none
+        # The compared kernels have none.
+        assert softcap is None
         if torch.is_autocast_enabled(hidden.device.type):
             dtype = torch.get_autocast_dtype(hidden.device.type)
-            hidden, weight = hidden.to(dtype), weight.to(dtype)
-            bias = None if bias is None else bias.to(dtype)
+            hidden = hidden.to(dtype)
+            weight = weight.to(dtype)
+            if bias is not None:
+                bias = bias.to(dtype)
         with torch.autocast(hidden.device.type, enabled=False):
             return self.head(hidden, target_ids, weight, bias, reduction=reduction)
 
@@ -356,11 +381,13 @@ def make_steps(part: Part, problem, folder: str, device) -> dict[str, HeldStep]:
             step({"input_ids": draw_ids(problem, 1)})
         if outcome["ran"]:
             held[method] = HeldStep(step, allocated(device) - before)
+        # Otherwise a step that is not held would live on while the next one is made.
         step = None
     return held
 
 
 def label_of(problem) -> str:
+    """Return a problem's name in messages."""
     return f"{problem.model}, V = {problem.vocab_size:,}"
 
 
@@ -386,6 +413,7 @@ def time_batch(
     from loss import alternate
 
     device = torch.device(part.device)
+    has_gpu = part.device == "cuda"
     batch = {"input_ids": ids}
     peaks = {}
     used_head = None
@@ -394,7 +422,8 @@ def time_batch(
         head_names: list[str | None] = [None]
         if method == VANILLA:
             head_names = fastest_heads(part, problem, ids, all_heads)
-        for head_name in head_names:  # try the next one if a head needs too much memory
+        # The next one is tried if a head needs too much memory.
+        for head_name in head_names:
             if head_name is not None:
                 chosen.head = all_heads[head_name]
             with part.attempt(f"{label_of(problem)}: {method}") as outcome:
@@ -421,11 +450,8 @@ def time_batch(
         median = statistics.median(values)
         over_headless = None
         if "headless" in seconds:
-            ratios = [
-                value / of_headless
-                for value, of_headless in zip(values, seconds["headless"], strict=True)
-            ]
-            over_headless = statistics.median(ratios)
+            rounds = zip(values, seconds["headless"], strict=True)
+            over_headless = statistics.median(value / headless for value, headless in rounds)
         part.add(
             **where,
             method=method,
@@ -436,7 +462,7 @@ def time_batch(
             high=1e3 * max(values),
             tokens_per_second=ids.numel() / median,
             over_headless=over_headless,
-            gib=peaks[method] / 2**30 if part.device == "cuda" else None,
+            gib=peaks[method] / 2**30 if has_gpu else None,
         )
     for method in too_large:
         part.add(**where, method=method, fits=False)
@@ -446,26 +472,34 @@ def fastest_heads(part: Part, problem, ids, all_heads: dict) -> list[str]:
     """Return the heads that can serve the predictions of a batch, fastest first."""
     from held_steps import MODELS, config_of
 
-    masked = MODELS[problem.model][0] == "mlm"  # these models also have a bias in the head
-    count = int(0.15 * ids.numel()) if masked else ids.numel()
-    shape = (count, config_of(problem).hidden_size, problem.vocab_size)
-    return fastest(part, all_heads, shape, biased=masked)
+    is_masked = MODELS[problem.model][0] == "mlm"
+    count = ids.numel()
+    if is_masked:
+        # The share of tokens that are predicted.
+        count = int(0.15 * count)
+    size = (count, config_of(problem).hidden_size, problem.vocab_size)
+    # Encoders also have a bias in the head.
+    return fastest(part, all_heads, size, biased=is_masked)
 
 
 def fastest(part: Part, all_heads: dict, size: tuple[int, int, int], biased: bool) -> list[str]:
-    """Return the heads that run at a size, fastest first.
+    """Return the heads that run at a size K, D, V, fastest first.
 
     What counts is their own forward and backward, timed in turn.
     """
     import torch
     from loss import alternate, make_inputs, run_once
 
-    dtype = torch.bfloat16 if part.scale == "gpu" else torch.float32
-    inputs = make_inputs(size, dtype, part.device)
-    bias = torch.zeros_like(inputs[2][:, 0]).requires_grad_() if biased else None
+    inputs = make_inputs(size, getattr(torch, DTYPES[part.scale]), part.device)
+    _, _, weight = inputs
+    bias = None
+    role = "as the head"
+    if biased:
+        bias = torch.zeros_like(weight[:, 0]).requires_grad_()
+        role = "as the head, with a bias"
     runs = {}
     for name, head in all_heads.items():
-        item = f"{name} as the head{', with a bias' if biased else ''}"
+        item = f"{name} {role}"
         if item in part.without or item in part.findings["failures"]:
             continue
         run = functools.partial(run_once, functools.partial(head, bias=bias), inputs)
@@ -478,9 +512,12 @@ def fastest(part: Part, all_heads: dict, size: tuple[int, int, int], biased: boo
 
 
 def allocated(device) -> int:
+    """Return the bytes of all tensors on a GPU; 0 on a CPU, where it is not known."""
     import torch
 
-    return torch.cuda.memory_allocated() if device.type == "cuda" else 0
+    if device.type != "cuda":
+        return 0
+    return torch.cuda.memory_allocated()
 
 
 def peak_of(step, batch, device) -> int:
@@ -525,13 +562,14 @@ def main() -> None:
         if args.scale == "gpu" and not has_gpu:
             parser.error("--scale is gpu but torch sees no GPU here: use --scale cpu.")
         args.scale = "gpu" if has_gpu else "cpu"
-    args.minutes = args.minutes or (9 if args.scale == "gpu" else 5)
+    args.minutes = args.minutes or DEFAULT_MINUTES[args.scale]
     # A run ended from outside, as by a time limit, must still report what it measured.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(run_all(args))
 
 
 def run_part(args) -> None:
+    """Run one part in this process."""
     part = Part(Path(args.result), args.scale, float(args.seconds), args.without)
     try:
         globals()[args.part](part)
@@ -545,6 +583,7 @@ def run_part(args) -> None:
 
 
 def run_all(args) -> int:
+    """Run all parts, write the report while they run, and return the exit status."""
     output = Path(args.output_dir)
     output.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60 * args.minutes
@@ -573,14 +612,15 @@ def run_all(args) -> int:
     above = [row for part in parts for row in part["rows"] if row.get("ok") is False]
     broken = set(report["parts"].get("parity", {}).get("failures", ()))
     failed = [part for part in parts if part["status"] == "failed"]
-    return 1 if above or broken or failed else 0
+    return int(bool(above or broken or failed))
 
 
 def follow(name: str, args, folder: Path, seconds: float) -> Iterator[dict]:
     """Run one part and yield its findings: every two seconds while it runs, and at its end."""
     path = folder / f"{name}.json"
     started = time.monotonic()
-    without: list[str] = []  # items in which the process died
+    # Items in which the process died.
+    without: list[str] = []
     status = "failed"
     findings: dict = {"rows": [], "failures": {}, "facts": {}}
     environment = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUDA_VISIBLE_DEVICES": "0"} | os.environ
@@ -599,8 +639,8 @@ def follow(name: str, args, folder: Path, seconds: float) -> Iterator[dict]:
         left = seconds - (time.monotonic() - started)
         # No item starts in the last tenth of the time, which is left for the item then running.
         command = [sys.executable, __file__, "--part", name, "--scale", args.scale]
-        command += ["--result", str(path)]
-        command += ["--seconds", str(left - 0.1 * seconds), "--without", *without]
+        command += ["--result", str(path), "--seconds", str(left - 0.1 * seconds)]
+        command += ["--without", *without]
         process = subprocess.Popen(command, env=environment)
         try:
             while process.poll() is None:
@@ -618,16 +658,20 @@ def follow(name: str, args, folder: Path, seconds: float) -> Iterator[dict]:
                 process.wait()
         last = state("")
         if last.get("finished"):
-            status = "done" if last["complete"] else "done as far as its time went"
+            status = "done as far as its time went"
+            if last["complete"]:
+                status = "done"
             break
         item = last.get("under_way")
         if item is None or item in without:
             break
-        without.append(item)  # the process died in it: restart without it
+        # The process died in it: the next one leaves it out.
+        without.append(item)
     yield state(status)
 
 
 def machine(scale: str) -> dict:
+    """Return the device, its memory, and the versions of the libraries that are installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     import torch
@@ -646,7 +690,7 @@ def machine(scale: str) -> dict:
     ):
         with contextlib.suppress(PackageNotFoundError):
             packages[name] = version(name)
-    facts = {"device": described("cuda" if scale == "gpu" else "cpu"), "packages": packages}
+    facts = {"device": described(DEVICES[scale]), "packages": packages}
     if scale == "gpu":
         properties = torch.cuda.get_device_properties(0)
         facts |= {"memory_gib": properties.total_memory / 2**30, "cuda": torch.version.cuda}
@@ -703,55 +747,56 @@ WORDS = {
 
 
 def write(report: dict, output: Path) -> None:
-    for name, text in (
-        (f"{FILE}.json", json.dumps(report, indent=1)),
-        (f"{FILE}.md", page(report)),
-    ):
+    """Write the report and its page, each whole at any moment."""
+    texts = {f"{FILE}.json": json.dumps(report, indent=1), f"{FILE}.md": page(report)}
+    for name, text in texts.items():
         aside = output / f"{name}.aside"
         aside.write_text(text + "\n")
         aside.replace(output / name)
 
 
 def page(report: dict) -> str:
-    from headless_trainer.presentation.tables import markdown
-
-    packages = ", ".join(
-        f"{name} {number}" for name, number in report["machine"]["packages"].items()
-    )
+    """Return the page of a report."""
+    versions = report["machine"]["packages"]
+    packages = ", ".join(f"{name} {version}" for name, version in versions.items())
     lines = ["# On one device", "", f"{report['machine']['device']}. {packages}.", ""]
     for name, part in report["parts"].items():
-        lines += [f"## {name}", "", f"{part['status']}, {part['seconds']:.0f} s. {WORDS[name]}", ""]
-        if part["rows"]:
-            columns = COLUMNS[name]
-            cells = [[cell(row.get(key), form) for key, _, form in columns] for row in part["rows"]]
-            lines += [markdown([heading for _, heading, _ in columns], cells), ""]
-        for what, value in part["facts"].items():
-            if isinstance(value, dict):
-                value = (
-                    "; ".join(f"{item}: {reason}" for item, reason in value.items()) or "nothing"
-                )
-            lines.append(f"- {what}: {value}")
-        lines += [
-            f"- FAILED {item}: {' '.join(error.split())}"
-            for item, error in part["failures"].items()
-        ]
-        lines += [f"- FAILED {item}: the process was lost with it" for item in part["left_out"]]
-        if part["status"] == "failed":
-            lines += [
-                "",
-                "```",
-                part.get("error", "The process ended without an error message.").rstrip(),
-                "```",
-            ]
-        lines.append("")
+        lines += lines_of_part(name, part)
     return "\n".join(lines)
 
 
+def lines_of_part(name: str, part: dict) -> list[str]:
+    """Return the lines of a part: its table, its facts and what failed."""
+    from headless_trainer.presentation.tables import markdown
+
+    lines = [f"## {name}", "", f"{part['status']}, {part['seconds']:.0f} s. {WORDS[name]}", ""]
+    if part["rows"]:
+        columns = COLUMNS[name]
+        cells = [[cell(row.get(key), form) for key, _, form in columns] for row in part["rows"]]
+        lines += [markdown([heading for _, heading, _ in columns], cells), ""]
+    for fact, value in part["facts"].items():
+        if isinstance(value, dict):
+            reasons = [f"{item}: {reason}" for item, reason in value.items()]
+            value = "; ".join(reasons) or "nothing"
+        lines.append(f"- {fact}: {value}")
+    for item, error in part["failures"].items():
+        lines.append(f"- FAILED {item}: {' '.join(error.split())}")
+    for item in part["left_out"]:
+        lines.append(f"- FAILED {item}: the process was lost with it")
+    if part["status"] == "failed":
+        error = part.get("error", "The process ended without an error message.")
+        lines += ["", "```", error.rstrip(), "```"]
+    return [*lines, ""]
+
+
 def cell(value, form: str) -> str:
+    """Format a figure, which a row may lack."""
     if value is None:
         return ""
-    if isinstance(value, bool):
-        return "yes" if value else "NO"
+    if value is True:
+        return "yes"
+    if value is False:
+        return "NO"
     return format(value, form)
 
 
