@@ -82,18 +82,20 @@ class CandidateSet:
 
     @property
     def label(self) -> str:
-        parts = [
-            f"{amount:,} {what}"
-            for amount, what in (
-                (self.recent, "recent targets"),
-                (self.by_frequency, "by frequency"),
-                (self.uniform, "uniform"),
-                (self.predicted, "by mean prediction"),
-            )
-            if amount
-        ]
-        added = f"+ {' + '.join(parts)}" if parts else "the step's targets"
-        return f"{added}, once" if self.once else added
+        """The set's name in the table."""
+        amounts = {
+            "recent targets": self.recent,
+            "by frequency": self.by_frequency,
+            "uniform": self.uniform,
+            "by mean prediction": self.predicted,
+        }
+        parts = [f"{amount:,} {source}" for source, amount in amounts.items() if amount]
+        label = "the step's targets"
+        if parts:
+            label = f"+ {' + '.join(parts)}"
+        if self.once:
+            label += ", once"
+        return label
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def sets_of(args: argparse.Namespace) -> Iterator[CandidateSet]:
     """Yield the sets to compare, each also with targets that weigh 1 in their own row."""
+    # Combinations take the first of several amounts.
     sets = [CandidateSet()]
     sets += [CandidateSet(uniform=amount) for amount in args.uniform]
     if args.recent:
@@ -223,12 +226,14 @@ def sets_of(args: argparse.Namespace) -> Iterator[CandidateSet]:
 
 
 def load(args: argparse.Namespace) -> Subject:
+    """Load the model, and the first rows of the text in random order."""
     source = args.model_name_or_path
     config = AutoConfig.from_pretrained(source)
     task = infer_task(config)
     model_class = AutoModelForMaskedLM if task == "mlm" else AutoModelForCausalLM
     model = model_class.from_pretrained(source, dtype=torch.float32).eval()
-    model.requires_grad_(False)  # gradients are those of its outputs
+    # Gradients are those of its outputs.
+    model.requires_grad_(False)
     tokenizer = AutoTokenizer.from_pretrained(source)
     settings = HeadlessTrainingArguments(task=task, use_cpu=True, seed=args.seed)
     settings.mlm_probability = args.mlm_probability
@@ -352,6 +357,7 @@ def pool_of(
 
 
 def cells(result: dict) -> tuple[str, ...]:
+    """Return the cells below ``HEADINGS``."""
     return (
         result["label"],
         f"{result['distinct']:,.0f}",
