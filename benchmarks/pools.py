@@ -64,7 +64,8 @@ def measure(args, vocab_size: int) -> dict[str, dict[str, float]]:
         distinct = {name: count() for name, (_, count) in steps.items()}
     figures = {}
     for name in names:
-        ratios = [own / exact for own, exact in zip(seconds[name], seconds[EXACT], strict=True)]
+        rounds = zip(seconds[name], seconds[EXACT], strict=True)
+        ratios = [in_pools / exact for in_pools, exact in rounds]
         figures[name] = {
             "distinct candidates": distinct[name],
             "milliseconds": 1000 * statistics.median(seconds[name]),
@@ -92,6 +93,8 @@ def make_step(
     """Return a function that makes one training step, and one that counts the distinct
     candidates.
     """
+    is_exact = name == EXACT
+    pool_size = pool_sizes(args)[name]
     torch.manual_seed(0)
     config = GPT2Config(
         vocab_size=vocab_size,
@@ -101,12 +104,11 @@ def make_step(
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
-        tie_word_embeddings=name != EXACT,
+        tie_word_embeddings=not is_exact,
     )
-    pool_size = pool_sizes(args)[name]
     settings = HeadlessTrainingArguments(
         folder,
-        objective="vanilla" if name == EXACT else "headless",
+        objective="vanilla" if is_exact else "headless",
         task="clm",
         pool_size=pool_size,
         muon_learning_rate=4e-3,
@@ -114,19 +116,23 @@ def make_step(
         report_to="none",
         use_cpu=True,
     )
-    if name == EXACT:
+    if is_exact:
         trainer = VanillaTrainer(GPT2LMHeadModel(config), settings)
     else:
         trainer = HeadlessTrainer(untie(GPT2Model(config)), settings)
     generator = torch.Generator().manual_seed(0)
     shares = token_shares(vocab_size)
     if pool_size is not None:
+        # Pools are full from the first step on.
         trainer.pools.earlier.ids = torch.multinomial(shares, pool_size, True, generator=generator)
     prepare(trainer)
-    pools_logged = []
-    trainer.log_step = lambda step: pools_logged.extend(
-        len(part.pool) for batch in step.micro_batches for part in batch.candidates
-    )
+    sizes_of_pools = []
+
+    def record_pools(step) -> None:
+        for batch in step.micro_batches:
+            sizes_of_pools.extend(len(part.pool) for part in batch.candidates)
+
+    trainer.log_step = record_pools
 
     def step() -> None:
         tokens = args.batch_size * args.length
@@ -140,7 +146,8 @@ def make_step(
         trainer.state.global_step += 1
 
     def distinct() -> float:
-        return statistics.mean(pools_logged) if pools_logged else vocab_size
+        # The exact softmax has no pools.
+        return statistics.mean(sizes_of_pools or [vocab_size])
 
     return step, distinct
 
