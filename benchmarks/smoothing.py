@@ -71,12 +71,15 @@ def text_rows(args: argparse.Namespace) -> list[tuple[str, ...]]:
     """Return the loss on held-out tokens of a text, for each number of training tokens."""
     train, held_out = text_tokens(args.train_file, args.vocab_size, max(args.sizes))
     readings = [(size, 1) for size in args.sizes if size <= len(train)]
+    # Counts of tokens that were read twice are twice as large, and know nothing more.
     readings.append((args.sizes[0], 2))
     rows = []
     for size, epochs in readings:
         counts = epochs * train[:size].bincount(minlength=args.vocab_size)
         losses = [-estimate(counts)[held_out].mean().item() for estimate in WAYS.values()]
-        name = f"{size:,}, read {epochs} times" if epochs > 1 else f"{size:,}"
+        name = f"{size:,}"
+        if epochs > 1:
+            name += f", read {epochs} times"
         rows.append((name, *(f"{loss:.3f}" for loss in losses)))
     return rows
 
