@@ -47,8 +47,9 @@ def check_best_model(model: nn.Module, args: Any) -> None:
 
 def holds_adapter(folder: str | Path) -> bool:
     """Return whether a folder holds an adapter, or adapters with names in folders of their own."""
-    beside = Path(folder, SETTINGS_NAME).is_file()
-    return beside or any(Path(folder).glob(f"*/{SETTINGS_NAME}"))
+    if Path(folder, SETTINGS_NAME).is_file():
+        return True
+    return any(Path(folder).glob(f"*/{SETTINGS_NAME}"))
 
 
 def frozen_fingerprint(model: nn.Module) -> str:
@@ -104,4 +105,7 @@ def _settings(content: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, set) else str(value)
+    """Return what JSON can hold instead of a set, or of a setting with a type of peft."""
+    if isinstance(value, set):
+        return list(value)
+    return str(value)

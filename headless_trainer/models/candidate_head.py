@@ -117,7 +117,8 @@ class CandidateHead:
         """Return ``(K, D)`` outputs of the trunk at ``(K,)`` predicted positions, counted over all
         rows of the batch.
         """
-        return model(**inputs).last_hidden_state.flatten(0, 1)[predicted]
+        hidden = model(**inputs).last_hidden_state  # (B, T, D)
+        return hidden.flatten(0, 1)[predicted]
 
     @property
     def row_weights(self) -> list[Tensor]:

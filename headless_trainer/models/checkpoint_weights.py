@@ -205,16 +205,18 @@ def _shell(module: Module, copies: dict[int, Tensor]) -> Module:
             copies[id(weight)] = copy
         return copies[id(weight)]
 
+    children: dict[str, nn.Module | None] = {}
+    for name, child in module._modules.items():
+        children[name] = None
+        if child is not None:
+            children[name] = _shell(child, copies)
     # Not by the constructor, which would need arguments and make weights.
     shell = object.__new__(type(module))
     shell.__dict__.update(module.__dict__)
     shell.__dict__.update(
         _parameters={name: without_values(weight) for name, weight in module._parameters.items()},
         _buffers={name: without_values(buffer) for name, buffer in module._buffers.items()},
-        _modules={
-            name: None if child is None else _shell(child, copies)
-            for name, child in module._modules.items()
-        },
+        _modules=children,
     )
     return shell
 

@@ -52,19 +52,22 @@ def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
             "has no bias, so an ordinary checkpoint cannot store log q. Use init 'embeddings' and "
             "fine-tune the head: `headless-trainer lm-head --init embeddings --do_train`."
         )
-    gain, shift, weight, bias = (wide(values) for values in (norm.weight, norm.bias, weight, bias))
+    gain = wide(norm.weight)  # (D,)
+    shift = wide(norm.bias)  # (D,)
+    weight = wide(weight)
+    bias = wide(bias)
     # What `unfold` needs stands in the configuration, which is saved with the weights.
     name = next(name for name, module in model.base_model.named_modules() if module is norm)
-    setattr(
-        model.config, FOLD, {"layer_norm": name, "gain": _as_text(gain), "shift": _as_text(shift)}
-    )
+    record = {"layer_norm": name, "gain": _as_text(gain), "shift": _as_text(shift)}
+    setattr(model.config, FOLD, record)
     norm.weight.fill_(1.0)
     norm.bias.fill_(1.0)
     # The old logits are ``scaled @ x + weight @ shift``. For the inputs ``x + 1``, ``scaled`` gives
     # ``scaled @ x`` plus the sum of each of its rows. What lacks to the old logit plus the bias is
     # divided among the D entries of the row, because these inputs sum to D.
     scaled = weight * gain  # (V, D)
-    return scaled + ((bias + weight @ shift - scaled.sum(dim=1)) / len(gain))[:, None]
+    lacking = bias + weight @ shift - scaled.sum(dim=1)  # (V,)
+    return scaled + (lacking / len(gain))[:, None]
 
 
 @torch.no_grad()
@@ -88,11 +91,10 @@ def unfold(trunk: PreTrainedModel) -> PreTrainedModel:
     shift = _from_text(record["shift"])
     # The fold left ones, which training may have changed: the outputs in old units are ``g * (gain
     # * x + shift - 1) + s``.
-    for parameter, values in (
-        (norm.weight, gain * wide(norm.weight)),
-        (norm.bias, gain * (wide(norm.bias) - 1) + shift),
-    ):
-        parameter.copy_(values.to(parameter.dtype))
+    old_weight = gain * wide(norm.weight)
+    old_bias = gain * (wide(norm.bias) - 1) + shift
+    norm.weight.copy_(old_weight.to(norm.weight.dtype))
+    norm.bias.copy_(old_bias.to(norm.bias.dtype))
     delattr(trunk.config, FOLD)
     return trunk
 

@@ -9,7 +9,7 @@ Letters used in shapes: D width, V vocabulary size.
 
 import copy
 import logging
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,9 @@ def attach_lm_head(
     drop_pooler(trunk)
     vocab_size = input_embedding(trunk).num_embeddings
     if init == "prior" and (counts is None or len(counts) != vocab_size):
-        described = "is None" if counts is None else f"has {len(counts)} entries"
+        described = "is None"
+        if counts is not None:
+            described = f"has {len(counts)} entries"
         raise ValueError(
             f"init is 'prior' but token_counts {described} and the embedding has {vocab_size} "
             "rows: pass the folder that the checkpoint was saved in, which holds its counts, or "
@@ -103,11 +105,11 @@ def attach_lm_head(
         )
     model = _language_model(trunk)
     head = find_projection(model)
-    if not (
-        reads_trunk(model, head, rounded=True)
-        or _pass_through(model, head, trained=new_layers)
-        or new_layers
-    ):
+    # `_pass_through` changes layers, so it is tried only where the head does not read the trunk.
+    has_trunk_output = reads_trunk(model, head, rounded=True) or _pass_through(
+        model, head, trained=new_layers
+    )
+    if not has_trunk_output and not new_layers:
         find_projection(model, of_trunk=True)  # raises with the reason
     candidates = head_class(trunk)
     if candidates.softcap is not None:
@@ -127,13 +129,15 @@ def attach_lm_head(
     # head.
     if infer_task(trunk.config) == "mlm" and trunk.config.tie_word_embeddings:
         # A fold would change E with the head.
-        placed = head.bias is not None or bias is None
-        if placed and torch.equal(weight, wide(input_embedding(model).weight)):
+        needs_no_fold = head.bias is not None or bias is None
+        if needs_no_fold and torch.equal(weight, wide(input_embedding(model).weight)):
             model.config.tie_word_embeddings = True
             # Before the bias is set: BERT ties its head's bias to that of another module.
             model.tie_weights()
     if head.bias is not None:
-        head.bias.copy_(torch.zeros(vocab_size) if bias is None else bias)
+        if bias is None:
+            bias = torch.zeros(vocab_size)
+        head.bias.copy_(bias)
     elif bias is not None:
         weight = fold_bias(model, weight, bias)
     head.weight.copy_(weight.to(head.weight.dtype))
@@ -160,7 +164,10 @@ def _counts_and_share(
     if source is None:
         return counts, drawn_share
     # With counts, only the share of drawn candidates is missing, which not every folder has.
-    with nullcontext() if counts is None else suppress(FileNotFoundError):
+    may_be_missing: AbstractContextManager = nullcontext()
+    if counts is not None:
+        may_be_missing = suppress(FileNotFoundError)
+    with may_be_missing:
         stored_counts, totals = load_token_counts(source)
         if counts is None:
             counts = stored_counts
@@ -239,9 +246,9 @@ def _has_no_free_head(trunk: PreTrainedModel) -> bool:
     if model.base_model is model or (_transform(layers, last) is None and has_weights):
         return True
     # Without a bias in the head, log q must be folded into the LayerNorm that the head reads.
-    return getattr(head, "bias", None) is None and (
-        has_weights or last is None or last.bias is None
-    )
+    if getattr(head, "bias", None) is not None:
+        return False
+    return has_weights or last is None or last.bias is None
 
 
 def _language_model_class(config: PreTrainedConfig) -> Any:
@@ -272,8 +279,11 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
     for setting in LOGIT_TRANSFORMS:
         # The objective trains the plain dot product.
         if getattr(config, setting, None) is not None:
+            without_effect: float | None = 1.0
+            if setting == SOFTCAP:
+                without_effect = None
             try:
-                setattr(config, setting, None if setting == SOFTCAP else 1.0)
+                setattr(config, setting, without_effect)
             except Exception as error:
                 # MiniCPM3 derives it, Gemma 3n insists on a number.
                 raise ValueError(
@@ -318,13 +328,19 @@ def _pass_through(model: PreTrainedModel, head: nn.Linear, trained: bool) -> boo
     before = [None if parameter is None else parameter.clone() for parameter in parameters]
     # The factor, the standard deviation of what the LayerNorm reads, and what the dense layer adds.
     # Only the first way can be rounded to 16 bits, only the second be trained: one optimizer step
-    # is larger than the weights of the first.
-    ways = (SMALL, SMALL / 2, 0.0), (1.0, 1.0, len(gain) ** 0.5 + 5)
+    # is larger than the weights of the first. No normalised value is below minus the root of D, so
+    # the second way leaves none below 5.
+    close_to_zero = (SMALL, SMALL / 2, 0.0)
+    far_above_zero = (1.0, 1.0, len(gain) ** 0.5 + 5)
     # The better way first, then the other: ReLU, which drops what is below zero, allows only one.
-    for factor, size, added in reversed(ways) if trained else ways:
+    ways = (close_to_zero, far_above_zero)
+    if trained:
+        ways = (far_above_zero, close_to_zero)
+    for factor, size, added in ways:
         # The LayerNorm divides by the root of variance plus eps, and eps counts for small values.
         scale = gain * (1 + norm.eps / size**2) ** 0.5
-        wanted = torch.diag(factor / gain), added - factor * shift / gain, scale, shift
+        wanted = (torch.diag(factor / gain), added - factor * shift / gain, scale, shift)
+        # Where the projection does not read the trunk then, all is set back.
         for values in (wanted, before):
             for parameter, value in zip(parameters, values, strict=True):
                 if parameter is not None:

@@ -86,7 +86,9 @@ def _named_config(args: ModelArguments) -> tuple[PreTrainedConfig, dict[str, Any
     """Return the configuration that the arguments name, and the entries that its file has."""
     source = args.model_name_or_path or args.config_name
     if source:
-        argument = "model_name_or_path" if args.model_name_or_path else "config_name"
+        argument = "config_name"
+        if args.model_name_or_path:
+            argument = "model_name_or_path"
         with sources.source(argument, source):
             config = AutoConfig.from_pretrained(source, **hub_arguments(args))
             stored, _ = config.get_config_dict(source, **hub_arguments(args))
@@ -135,8 +137,8 @@ def _why_not_built(args: ModelArguments, config: PreTrainedConfig, error: Except
     )
     values = {name: getattr(args, name) for name in names}
     arguments = " and ".join(f"{name} is {value!r}" for name, value in values.items() if value)
-    lines = str(error).strip().splitlines()
-    reason = lines[0].rstrip(".") if lines else ""
+    lines = str(error).strip().splitlines() or [""]
+    reason = lines[0].rstrip(".")
     return (
         f"{arguments}, from which no {config.model_type} can be built ({type(error).__name__}: "
         f"{reason}): change it, or leave it out."
@@ -153,7 +155,9 @@ def load_tokenizer(args: LoadingArguments, model: str | None = None) -> PreTrain
         raise ValueError(
             "No tokenizer is named: pass --tokenizer_name, or --train_tokenizer to train one."
         )
-    argument = "tokenizer_name" if args.tokenizer_name else "model_name_or_path"
+    argument = "model_name_or_path"
+    if args.tokenizer_name:
+        argument = "tokenizer_name"
     tokenizer = sources.load_tokenizer(argument, source, **hub_arguments(args))
     mask_token = getattr(args, "mask_token", None)
     if mask_token is not None:
@@ -180,7 +184,9 @@ def find_tokenizer(
             warn_of_other_tokenizer(args, tokenizer)
             _warn_of_other_size(args, tokenizer)
         return tokenizer
-    folder = Path(resume) if resume else Path(training_args.output_dir, "tokenizer")
+    folder = Path(training_args.output_dir, "tokenizer")
+    if resume:
+        folder = Path(resume)
     if is_first and not resume:
         logger.info(
             "training a %s tokenizer of %s tokens", args.tokenizer_type, f"{args.vocab_size:,}"
@@ -202,19 +208,19 @@ def warn_of_other_tokenizer(args: ModelArguments, tokenizer: PreTrainedTokenizer
     """Warn of a tokenizer that gives other ids to tokens of the checkpoint's own."""
     if args.tokenizer_name is None or args.model_name_or_path is None:
         return
-    own_tokenizer = tokenizer_of_checkpoint(args)
-    if own_tokenizer is None:
+    checkpoint_tokenizer = tokenizer_of_checkpoint(args)
+    if checkpoint_tokenizer is None:
         return
     ids = tokenizer.get_vocab()
-    own_ids = own_tokenizer.get_vocab()
-    differing = sum(ids.get(token) != number for token, number in own_ids.items())
-    if differing > MOST_OTHER_IDS * len(own_ids):
+    checkpoint_ids = checkpoint_tokenizer.get_vocab()
+    differing = sum(ids.get(token) != number for token, number in checkpoint_ids.items())
+    if differing > MOST_OTHER_IDS * len(checkpoint_ids):
         logger.warning(
             "tokenizer_name is %r, which gives other ids to %s of the %s tokens of %r: their rows "
             "in the embedding will stand for other tokens.",
             args.tokenizer_name,
             f"{differing:,}",
-            f"{len(own_ids):,}",
+            f"{len(checkpoint_ids):,}",
             args.model_name_or_path,
         )
 
@@ -253,7 +259,9 @@ def load_model(
     is_untied = objective.trains_trunk and args.tie_word_embeddings is False
     if args.model_name_or_path is None:
         model = _new_model(args, config, tokenizer, objective, task)
-        return untie(model) if is_untied else model
+        if is_untied:
+            untie(model)
+        return model
     if objective.trains_trunk:
         model = _continued_trunk(args, config)
     else:
@@ -288,7 +296,9 @@ def _new_model(
         name = f"{role}_token_id"
         if hasattr(config, name):
             setattr(config, name, getattr(tokenizer, name))
-    model_class = AutoModel if objective.trains_trunk else LM_CLASSES[task]
+    model_class: Any = LM_CLASSES[task]
+    if objective.trains_trunk:
+        model_class = AutoModel
     return model_class.from_config(
         config, trust_remote_code=args.trust_remote_code, **_options(args)
     )

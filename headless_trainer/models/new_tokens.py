@@ -86,11 +86,12 @@ def pieces_of_new_tokens(
     unknown = old_tokenizer.unk_token_id
     pieces = {}
     for token, number in tokenizer.get_vocab().items():
-        if number >= rows:
-            ids = encode(_text_of(token, number, tokenizer))
-            known = [piece for piece in ids if piece < rows and piece != unknown]
-            if known:
-                pieces[number] = known
+        if number < rows:
+            continue
+        ids = encode(_text_of(token, number, tokenizer))
+        known = [piece for piece in ids if piece < rows and piece != unknown]
+        if known:
+            pieces[number] = known
     return pieces
 
 

@@ -55,13 +55,13 @@ def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
         if any(value not in (None, 1, 1.0) for value in settings.values()):
             raise _changes_logits(model)
         return projection, 1.0, None
-    passed, logits = _watched(model, projection)
+    calls, logits = _watched(model, projection)
     # Between projection and logits a model may round to its own dtype.
     rtol = max(1e-4, 4 * torch.finfo(model.dtype).eps)
     # Otherwise the projection is called several times, or is not what makes the logits.
-    if len(passed) == 1 and passed[0][1].shape == logits.shape:
+    if len(calls) == 1 and calls[0][1].shape == logits.shape:
         # Scores of 0 hide cap and scale.
-        scores = passed[0][1].to(logits.dtype)
+        scores = calls[0][1].to(logits.dtype)
         softcap = settings[SOFTCAP]
         is_plain = all(value in (None, 1) for value in settings.values())
         scale_and_cap: tuple[float, float | None] | None = None
@@ -156,11 +156,13 @@ def reads_trunk(model: PreTrainedModel, projection: nn.Linear, rounded: bool = F
     tolerance = 0.0
     if rounded:
         tolerance = max(1e-3, 4 * torch.finfo(model.dtype).eps)
-    read, _ = _watched(model, projection)[0][0]  # of the first call
+    calls, _ = _watched(model, projection)
+    read, _ = calls[0]
     hidden = probe(base_of(model), probe_ids(model)).last_hidden_state
-    return read.shape == hidden.shape and bool(
-        (read - hidden).abs().max() <= tolerance * hidden.abs().max()
-    )
+    if read.shape != hidden.shape:
+        return False
+    difference = (read - hidden).abs().max()
+    return bool(difference <= tolerance * hidden.abs().max())
 
 
 def _watched(
@@ -169,12 +171,12 @@ def _watched(
     """Return the inputs and outputs of a projection at each call in one forward of `probe_ids`, and
     the logits.
     """
-    passed: list[tuple[Tensor, Tensor]] = []
+    calls: list[tuple[Tensor, Tensor]] = []
     handle = projection.register_forward_hook(
-        lambda module, args, output: passed.append((args[0], output))
+        lambda module, args, output: calls.append((args[0], output))
     )
     try:
         logits = probe(model, probe_ids(model)).logits
     finally:
         handle.remove()
-    return passed, logits
+    return calls, logits

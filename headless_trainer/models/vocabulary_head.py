@@ -177,10 +177,10 @@ class VocabularyHead:
         # When compiled, pick the positions at the projection instead: here, each new number of them
         # would recompile the rest.
         if self._predicted is not None and not torch.compiler.is_compiling():
-            # (1, K, D).
-            output["last_hidden_state"] = output.last_hidden_state.flatten(0, 1)[self._predicted][
-                None
-            ]
+            hidden = output.last_hidden_state.flatten(0, 1)  # (B * T, D)
+            picked = hidden[self._predicted]  # (K, D)
+            # A batch of one row, since the layers after the trunk expect three dimensions.
+            output["last_hidden_state"] = picked[None]
             self._predicted = None
         return output
 
