@@ -311,10 +311,10 @@ def _declaring_class(arguments_class: type, name: str) -> type:
 
 def _flag_line(field: Field, text: str | None = None) -> str:
     """Return a flag with the first sentence of its help text, or of ``text``, and its default."""
-    default = None if field.default is MISSING else field.default
     shown_default = ""
-    if default not in (None, False, ""):
-        shown_default = f" [{getattr(default, 'value', default)}]"
+    if field.default not in (MISSING, None, False, ""):
+        # The value of an enumeration, or the default itself.
+        shown_default = f" [{getattr(field.default, 'value', field.default)}]"
     text = text or field.metadata.get("help", "").replace("%%", "%")
     sentence = re.split(r"\.(?:\s|$)", text, maxsplit=1)[0]
     # Two spaces and two dashes precede the name.
@@ -399,7 +399,9 @@ def parse_yaml(text: str, where: str) -> Any:
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None)
-        line = f", line {mark.line + 1}" if mark else ""
+        line = ""
+        if mark:
+            line = f", line {mark.line + 1}"
         raise ValueError(f"{where}{line}, is neither YAML nor JSON: {problem or error}.") from error
 
 
@@ -420,8 +422,9 @@ def _read_config(path: Path) -> dict[str, Any]:
     texts = yaml.load(text, yaml.BaseLoader)
     settings: dict[str, Any] = {}
     for key, value in values.items():
-        is_parsed = value is None or isinstance(value, dict)
-        settings[_as_name(key)] = value if is_parsed else texts.get(key, value)
+        if value is not None and not isinstance(value, dict):
+            value = texts.get(key, value)
+        settings[_as_name(key)] = value
     return settings
 
 

@@ -94,11 +94,11 @@ FOLLOW_SCORES = ("reduce_lr_on_plateau", "greedy")
 # Checked before transformers reads them: it replaces 0 by logging_steps.
 STEPS = tuple(
     Refusal(
-        f"{when}_steps",
-        f"it must be above 0 with {when}_strategy 'steps'",
-        partial(_is_never, when),
+        f"{event}_steps",
+        f"it must be above 0 with {event}_strategy 'steps'",
+        partial(_is_never, event),
     )
-    for when in ("logging", "save", "eval")
+    for event in ("logging", "save", "eval")
 )
 # For every trainer, also that of fine-tuning on tasks.
 RANGES = (
@@ -114,7 +114,7 @@ RANGES = (
     *outside(
         "learning_rate weight_decay max_grad_norm",
         "be finite and not negative",
-        lambda it: 0 <= it < math.inf,
+        lambda value: 0 <= value < math.inf,
     ),
     *outside(
         "max_steps",
@@ -124,7 +124,7 @@ RANGES = (
     Refusal(
         "num_train_epochs",
         "it must be above 0 and finite where max_steps is not given",
-        lambda a: a.max_steps < 1 and not 0 < a.num_train_epochs < math.inf,
+        lambda args: args.max_steps < 1 and not 0 < args.num_train_epochs < math.inf,
     ),
     Refusal(
         "auto_find_batch_size",
@@ -133,7 +133,7 @@ RANGES = (
     Refusal(
         "label_names",
         f"labels are in 'labels': {LEAVE}",
-        lambda a: list(a.label_names) != ["labels"],
+        lambda args: list(args.label_names) != ["labels"],
     ),
     Refusal("label_smoothing_factor average_tokens_across_devices", UNREAD),
     Refusal(
@@ -147,8 +147,9 @@ RANGES = (
     Refusal(
         "save_strategy",
         "only a better evaluation is saved: also set eval_strategy and metric_for_best_model",
-        lambda a: (
-            a.save_strategy == "best" and (a.eval_strategy == "no" or not a.metric_for_best_model)
+        lambda args: (
+            args.save_strategy == "best"
+            and (args.eval_strategy == "no" or not args.metric_for_best_model)
         ),
     ),
     Refusal("save_on_each_node", f"machines share the folder of a run: {LEAVE}"),
@@ -156,12 +157,12 @@ RANGES = (
         "accelerator_config",
         "with split_batches a position in the data means other rows: divide "
         "per_device_train_batch_size instead",
-        lambda a: a.accelerator_config.split_batches,
+        lambda args: args.accelerator_config.split_batches,
     ),
     Refusal(
         "ddp_static_graph",
         f"torch fails with it where gradient_accumulation_steps is above 1: {OF_TWO}",
-        lambda a: a.gradient_accumulation_steps > 1,
+        lambda args: args.gradient_accumulation_steps > 1,
     ),
     Refusal(
         "lr_scheduler_type",
@@ -173,16 +174,20 @@ RANGES = (
     Refusal(
         "warmup_steps",
         "lr_scheduler_type has no warmup: use constant_with_warmup, or 0 steps",
-        lambda a: a.lr_scheduler_type in ("constant", *FOLLOW_SCORES),
+        lambda args: args.lr_scheduler_type in ("constant", *FOLLOW_SCORES),
     ),
     Refusal(
         "lr_scheduler_kwargs",
         f"lr_scheduler_type takes none: {LEAVE}",
-        lambda a: a.lr_scheduler_type in CONSTANT,
+        lambda args: args.lr_scheduler_type in CONSTANT,
     ),
-    Refusal("optim_args", f"optim takes none: {LEAVE}", lambda a: a.optim in (*ADAMW, "adafactor")),
     Refusal(
-        "optim_target_modules", f"optim trains all layers: {LEAVE}", lambda a: a.optim in ADAMW
+        "optim_args", f"optim takes none: {LEAVE}", lambda args: args.optim in (*ADAMW, "adafactor")
+    ),
+    Refusal(
+        "optim_target_modules",
+        f"optim trains all layers: {LEAVE}",
+        lambda args: args.optim in ADAMW,
     ),
 )
 # For the trainers of all objectives.
@@ -199,12 +204,12 @@ PRETRAINING = (
     Refusal(
         "train_sampling_strategy",
         "it ignores seeds, and a resume would read other rows: use group_by_length",
-        lambda a: a.train_sampling_strategy == "batch_rebalance",
+        lambda args: args.train_sampling_strategy == "batch_rebalance",
     ),
     Refusal(
         "accelerator_config",
         "without use_seedable_sampler a resume would read other rows: set it to true",
-        lambda a: not a.accelerator_config.use_seedable_sampler,
+        lambda args: not args.accelerator_config.use_seedable_sampler,
     ),
     Refusal(
         "remove_unused_columns",
@@ -219,20 +224,22 @@ PRETRAINING = (
         "include_num_input_tokens_seen",
         "it would count tokens equal to the padding token as padding: read tokens_seen in the "
         "logs, or set 'all'",
-        lambda a: a.include_num_input_tokens_seen == "non_padding",
+        lambda args: args.include_num_input_tokens_seen == "non_padding",
     ),
     Refusal(
         "load_best_model_at_end",
         "save_strategy is 'no', so there is no model to load: set save_strategy and "
         f"eval_strategy, or {LEAVE}",
-        lambda a: a.save_strategy == "no",
+        lambda args: args.save_strategy == "no",
     ),
     Refusal(
         "eval_steps",
         "load_best_model_at_end needs a checkpoint of each evaluation: set save_steps to that, or "
         "save_strategy to 'best'",
-        lambda a: (
-            a.load_best_model_at_end and a.save_strategy == "steps" and a.save_steps != a.eval_steps
+        lambda args: (
+            args.load_best_model_at_end
+            and args.save_strategy == "steps"
+            and args.save_steps != args.eval_steps
         ),
     ),
     Refusal(
@@ -243,23 +250,26 @@ PRETRAINING = (
     Refusal(
         "head_bias",
         "only objective 'vanilla' starts a head: " + OF_TWO,
-        lambda a: not objective_of(a).starts_head_bias,
+        lambda args: not objective_of(args).starts_head_bias,
     ),
     Refusal(
         "head_bias",
         "fsdp and DeepSpeed's stage 3 shard the head, which no other client could then load: "
         f"launch with zero2, or {LEAVE}",
-        lambda a: shards(a) and (a.deepspeed_plugin is None or a.deepspeed_plugin.zero_stage == 3),
+        lambda args: (
+            shards(args)
+            and (args.deepspeed_plugin is None or args.deepspeed_plugin.zero_stage == 3)
+        ),
     ),
     Refusal(
         "mlm_probability",
         f"task 'clm' masks nothing: use --task mlm, or {LEAVE}",
-        lambda a: a.task == "clm",
+        lambda args: args.task == "clm",
     ),
     Refusal(
         "sparse_embedding_updates muon_learning_rate",
         f"optim is not AdamW: change it, or {LEAVE}",
-        lambda a: a.optim not in ADAMW,
+        lambda args: args.optim not in ADAMW,
     ),
     Refusal(
         "sparse_embedding_updates muon_learning_rate",
@@ -270,11 +280,11 @@ PRETRAINING = (
 # For rows without a length.
 STREAM = tuple(
     Refusal(
-        f"{when}_strategy",
+        f"{event}_strategy",
         "train_dataset has no length, so its epochs have no end: use steps",
-        partial(_is_each_epoch, when),
+        partial(_is_each_epoch, event),
     )
-    for when in ("logging", "save", "eval")
+    for event in ("logging", "save", "eval")
 )
 # For fine-tuning on tasks.
 CLASSIFICATION = (
@@ -294,10 +304,12 @@ HEAD = (
     Refusal(
         "counts_from",
         "init is 'embeddings', a head without counts: " + OF_TWO,
-        lambda a: a.init == "embeddings",
+        lambda args: args.init == "embeddings",
     ),
     Refusal(
-        "freeze_trunk", f"nothing is trained: add --do_train, or {LEAVE}", lambda a: not a.do_train
+        "freeze_trunk",
+        f"nothing is trained: add --do_train, or {LEAVE}",
+        lambda args: not args.do_train,
     ),
 )
 PRETRAINING_PARAMETERS = {  # parameters of a trainer's constructor
@@ -319,26 +331,30 @@ CLASSIFICATION_PARAMETERS = {"compute_loss_func": "the parameter loss sets the l
 # Of the arguments that name model and tokenizer.
 MODEL = (
     Refusal(
-        "config_name", f"model_type also names a configuration: {OF_TWO}", lambda a: a.model_type
+        "config_name",
+        f"model_type also names a configuration: {OF_TWO}",
+        lambda args: args.model_type,
     ),
     Refusal(
         "config_name model_type config_overrides",
         f"model_name_or_path has its own: {OF_TWO}",
-        lambda a: a.model_name_or_path,
+        lambda args: args.model_name_or_path,
     ),
     Refusal(
-        "tokenizer_name", f"train_tokenizer makes a new one: {OF_TWO}", lambda a: a.train_tokenizer
+        "tokenizer_name",
+        f"train_tokenizer makes a new one: {OF_TWO}",
+        lambda args: args.train_tokenizer,
     ),
     Refusal(
         "train_tokenizer",
         "the embedding of model_name_or_path belongs to the tokens of another: leave it out, or "
         "train new weights by naming the checkpoint as config_name",
-        lambda a: a.model_name_or_path,
+        lambda args: args.model_name_or_path,
     ),
     Refusal(
         "resize_embeddings",
         f"a new model has one row per token: {LEAVE}",
-        lambda a: not a.model_name_or_path,
+        lambda args: not args.model_name_or_path,
     ),
     *outside(
         "vocab_size", "be at least 300 (256 bytes and the special tokens)", lambda size: size >= 300
@@ -346,16 +362,16 @@ MODEL = (
 )
 # Of the arguments that name texts.
 DATA = (
-    Refusal("train_file", f"dataset_name is also given: {OF_TWO}", lambda a: a.dataset_name),
+    Refusal("train_file", f"dataset_name is also given: {OF_TWO}", lambda args: args.dataset_name),
     Refusal(
         "sample_by",
         f"rows of dataset_name are texts: {LEAVE}",
-        lambda a: a.dataset_name and not (a.eval_old_file or a.replay_file),
+        lambda args: args.dataset_name and not (args.eval_old_file or args.replay_file),
     ),
     Refusal(
         "validation_file",
         "train_file is not given: add it, or leave this out",
-        lambda a: not a.train_file,
+        lambda args: not args.train_file,
     ),
     *outside(
         "validation_split_percentage", "be above 0 and below 100", lambda share: 0 < share < 100
@@ -363,30 +379,30 @@ DATA = (
     Refusal(
         "max_train_samples",
         "a stream has no fixed rows: set --max_steps instead",
-        lambda a: a.streaming,
+        lambda args: args.streaming,
     ),
     *outside("replay_share", "be above 0 and below 1", lambda share: 0 < share < 1),
     Refusal(
         "replay_share",
         f"replay_file is not given: add it, or {LEAVE}",
-        lambda a: not a.replay_file,
+        lambda args: not args.replay_file,
     ),
     Refusal(
         "replay_file",
         "a stream has no fixed number of rows to mix others into: leave --streaming out, or put "
         "both texts into train_file",
-        lambda a: a.streaming,
+        lambda args: args.streaming,
     ),
     *outside("shuffle_buffer_size", "not be negative", lambda size: size >= 0),
     Refusal(
         "shuffle_buffer_size",
         f"only streams have one: add --streaming, or {LEAVE}",
-        lambda a: not a.streaming,
+        lambda args: not args.streaming,
     ),
     Refusal(
         "dataset_config_name dataset_revision",
         f"dataset_name is missing: {LEAVE}",
-        lambda a: not a.dataset_name,
+        lambda args: not args.dataset_name,
     ),
     *outside("max_seq_length", "be at least 2", lambda length: length >= 2),
     *outside("max_train_samples max_eval_samples preprocessing_num_workers", *AT_LEAST_ONE),

@@ -59,7 +59,7 @@ class HeldOutBatches(IterableDatasetShard):
         self.collate = collate
         # Rows that all processes take in one turn, and the part of them that this one takes.
         self.round = size * processes
-        self.own = slice(process * size, (process + 1) * size)
+        self.part = slice(process * size, (process + 1) * size)
 
     def __len__(self) -> int:
         return math.ceil(len(self.dataset) / self.round)
@@ -80,8 +80,8 @@ class HeldOutBatches(IterableDatasetShard):
         first: list = []
         while dealt := list(itertools.islice(rows, self.round)):
             first = first or dealt[:1]
-            own = dealt[self.own]
-            yield self.collate(own or first) | {COUNTS: bool(own)}
+            batch = dealt[self.part]
+            yield self.collate(batch or first) | {COUNTS: bool(batch)}
 
     def _batches_by_index(self) -> Iterator[dict]:
         everything = range(len(self.dataset))
@@ -93,7 +93,8 @@ class HeldOutBatches(IterableDatasetShard):
             # Several workers take batches in turn.
             turns = turns[worker.id :: worker.num_workers]
         for turn in turns:
-            indices = everything[turn * self.round : (turn + 1) * self.round][self.own]
+            dealt = everything[turn * self.round : (turn + 1) * self.round]
+            indices = dealt[self.part]
             batch = self.collate(rows.__getitems__(list(indices) or [0]))
             yield batch | {COUNTS: len(indices) > 0}
 

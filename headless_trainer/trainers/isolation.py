@@ -204,7 +204,7 @@ class DocumentIsolation:
         length = 4
         if self._has_windows:
             length += model.config.sliding_window
-        row = [words[place % min(len(words), 7)] for place in range(length)]
+        row = [words[position % min(len(words), 7)] for position in range(length)]
         ids = torch.tensor([row], device=model.device)
         isolated = {"input_ids": ids}
         with set_for_probe(model, model.config._attn_implementation):

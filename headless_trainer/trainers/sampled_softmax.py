@@ -122,9 +122,11 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
                 self.args.isolate_documents,
             )
         if token_counts is None or len(token_counts) < self.head.size:
-            given = None if token_counts is None else len(token_counts)
+            length = None
+            if token_counts is not None:
+                length = len(token_counts)
             raise ValueError(
-                f"token_counts is {given} but the head scores {self.head.size} tokens: pass the "
+                f"token_counts is {length} but the head scores {self.head.size} tokens: pass the "
                 "count of each as a target in the training data."
             )
         return token_counts[: self.head.size]

@@ -235,11 +235,12 @@ class TargetMaker:
         """Refuse labels that copy the inputs, as scripts for causal models write them: nothing
         would be masked.
         """
-        given = labels != IGNORE_INDEX
-        if self._unchanged is None or (labels != input_ids)[given].any():
+        is_learned = labels != IGNORE_INDEX  # (B, T)
+        if self._unchanged is None or (labels != input_ids)[is_learned].any():
+            # One label that differs from its input is enough: they are not copies.
             self._unchanged = None
             return
-        self._unchanged += int(given.sum())
+        self._unchanged += int(is_learned.sum())
         if self._unchanged >= UNCHANGED_LABELS:
             raise ValueError(
                 f"The first {self._unchanged:,} labels in column 'labels' all equal their "
