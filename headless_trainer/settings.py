@@ -13,6 +13,7 @@ from typing import Any, Literal
 # The values that a setting may have: what it must do, in words and as a check.
 Values = tuple[str, Callable[[Any], bool]]
 
+# None of them lets nan pass, with which every comparison is false.
 AT_LEAST_ONE: Values = ("be at least 1", lambda value: value >= 1)
 NOT_NEGATIVE: Values = ("not be negative", lambda value: value >= 0)
 ABOVE_ZERO: Values = ("be above 0 and finite", lambda value: 0 < value < math.inf)

@@ -23,6 +23,7 @@ LEFT_OUT = {
     # The model is saved with this tokenizer.
     "transformers.trainer_utils": "The tokenizer has new PAD/BOS/EOS tokens",
     # Full rows have no mask. A load report that lists only a pooler: no trunk trained here has one.
+    # The first condition asks for a line of a pooler, the second for none of another weight.
     "transformers.modeling_utils": (
         r"We strongly recommend passing in an `attention_mask`"
         r"|LOAD REPORT(?=[\s\S]*\npooler\.)"

@@ -391,14 +391,14 @@ def check_token_ids(
         )
     share = unknown / max(1, tokens + unknown)
     if share > FEW_UNKNOWN:
-        said = (
+        message = (
             f"{share:.1%} of the tokens are unknown to the tokenizer ({tokenizer.unk_token}), so "
             "the model cannot learn them. Use a tokenizer that fits the texts, or train one on "
             "them, with a larger vocabulary."
         )
         if share > MOST_UNKNOWN:
-            raise ValueError(said)
-        logger.warning(said)
+            raise ValueError(message)
+        logger.warning(message)
 
 
 def target_counts(
@@ -465,11 +465,11 @@ def token_arrays(dataset: Dataset) -> Iterator[tuple[dict[str, np.ndarray], np.n
     """
     # Only lists have a type of their items, called ``feature``.
     names = [name for name in _TOKEN_COLUMNS if hasattr(dataset.features.get(name), "feature")]
-    read = names
+    columns_read = names
     if LENGTHS in dataset.features:
-        read = [*names, LENGTHS]
+        columns_read = [*names, LENGTHS]
     first = 0  # row of the table
-    for table in dataset.select_columns(read).with_format("arrow").iter(batch_size=8192):
+    for table in dataset.select_columns(columns_read).with_format("arrow").iter(batch_size=8192):
         columns = {name: table[name].combine_chunks() for name in names}
         lengths = {name: _list_lengths(column) for name, column in columns.items()}
         for name, counts in lengths.items():
@@ -485,7 +485,7 @@ def token_arrays(dataset: Dataset) -> Iterator[tuple[dict[str, np.ndarray], np.n
             name: column.flatten().to_numpy(zero_copy_only=False)
             for name, column in columns.items()
         }
-        if LENGTHS in read:
+        if LENGTHS in columns_read:
             documents = table[LENGTHS].combine_chunks().flatten().to_numpy(zero_copy_only=False)
             arrays[POSITIONS] = positions_in_documents(documents)
             if len(arrays[POSITIONS]) != bounds[-1]:

@@ -385,11 +385,11 @@ def frozen_layers(model: PreTrainedModel) -> list[str]:
 
 def _layers_between(model: PreTrainedModel, head: nn.Module) -> list[nn.Module]:
     # Leaves alone: a block of layers would count beside its own layers.
-    trunk_modules = {*model.base_model.modules(), head}
+    trunk_and_head = {*model.base_model.modules(), head}
     return [
         module
         for module in model.modules()
-        if module not in trunk_modules and not [*module.children()]
+        if module not in trunk_and_head and not list(module.children())
     ]
 
 
