@@ -237,13 +237,15 @@ def _has_no_free_head(trunk: PreTrainedModel) -> bool:
         return False
     with torch.device("meta"):  # no weights
         model = model_class._from_config(copy.deepcopy(trunk.config))
-    # Llama 4 names no part below its head. Layers between trunk and head would keep random weights
-    # unless `_pass_through` can set them.
     head = model.get_output_embeddings()
     last = last_layer_norm(trunk)
     layers = _layers_between(model, head)
-    has_weights = any(True for layer in layers for _ in layer.parameters())
-    if model.base_model is model or (_transform(layers, last) is None and has_weights):
+    has_weights = any(list(layer.parameters()) for layer in layers)
+    if model.base_model is model:
+        # Llama 4 names no part below its head.
+        return True
+    if has_weights and _transform(layers, last) is None:
+        # `_pass_through` cannot set these layers, so their weights would stay random.
         return True
     # Without a bias in the head, log q must be folded into the LayerNorm that the head reads.
     if getattr(head, "bias", None) is not None:

@@ -79,40 +79,43 @@ def _choice(timed: dict[str, Measurements], exact_name: str, has_head: bool) -> 
         beginning = f"A step of {exact_name} is the one to compare with"
     headless_saves = _saved(timed, "headless", exact)
     sampled_saves = _saved(timed, "sampled_softmax", exact)
-    # Rule 4, for a model that has no head to keep.
     if not has_head:
-        if headless_saves is None:
-            return f"{beginning}, and headless was not timed: stay with {exact_name}."
-        if headless_saves < WORTH_IT:
-            return (
-                f"{beginning}, but headless takes {_change(headless_saves, 'time')}: stay with "
-                f"{exact_name}."
-            )
-        return (
-            f"{beginning}: pretrain headless, which takes {_change(headless_saves, 'time')}, and "
-            "attach the free head afterwards."
-        )
-    # Rule 3, and then rule 4 for a checkpoint of which only the trunk is needed.
-    if sampled_saves is None:
-        choice = (
-            f"{beginning}, and sampled_softmax was not timed: to keep the head, use {exact_name}"
-        )
-    elif sampled_saves < WORTH_IT:
-        choice = (
-            f"{beginning}, but sampled_softmax takes {_change(sampled_saves, 'time')}: to keep the "
-            f"head, stay with {exact_name}"
-        )
-    else:
-        choice = (
-            f"{beginning}: to keep the head, try sampled_softmax, which takes "
-            f"{_change(sampled_saves, 'time')}, beside a run of {exact_name}"
-        )
+        return beginning + _choice_without_head(headless_saves, exact_name)
+    choice = beginning + _choice_with_head(sampled_saves, exact_name)
+    # Rule 4, for a checkpoint of which only the trunk is needed.
     if headless_saves is not None and headless_saves >= WORTH_IT:
         choice += (
             "; if you need only the trunk, for features or fine-tuning, headless takes "
             f"{_change(headless_saves, 'time')}"
         )
     return choice + "."
+
+
+def _choice_without_head(headless_saves: float | None, exact_name: str) -> str:
+    """Return the end of a sentence by rule 4, for a model that has no head to keep."""
+    if headless_saves is None:
+        return f", and headless was not timed: stay with {exact_name}."
+    if headless_saves < WORTH_IT:
+        return f", but headless takes {_change(headless_saves, 'time')}: stay with {exact_name}."
+    return (
+        f": pretrain headless, which takes {_change(headless_saves, 'time')}, and attach the free "
+        "head afterwards."
+    )
+
+
+def _choice_with_head(sampled_saves: float | None, exact_name: str) -> str:
+    """Return the middle of a sentence by rule 3, for a checkpoint that must keep its head."""
+    if sampled_saves is None:
+        return f", and sampled_softmax was not timed: to keep the head, use {exact_name}"
+    if sampled_saves < WORTH_IT:
+        return (
+            f", but sampled_softmax takes {_change(sampled_saves, 'time')}: to keep the head, stay "
+            f"with {exact_name}"
+        )
+    return (
+        ": to keep the head, try sampled_softmax, which takes "
+        f"{_change(sampled_saves, 'time')}, beside a run of {exact_name}"
+    )
 
 
 def _saved(timed: dict[str, Measurements], name: str, exact: Measurements) -> float | None:
