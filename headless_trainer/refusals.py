@@ -34,6 +34,7 @@ class Refusal:
 def outside(names: str, must: str, fits: Callable[[Any], Any]) -> Iterable[Refusal]:
     """Yield a row for each setting, refusing values that do not fit; nan never fits."""
     for name in names.split():
+        # A lambda would look the name up when it is called, and find the last one.
         yield Refusal(name, f"it must {must}", partial(_is_outside, name, fits))
 
 
@@ -79,6 +80,7 @@ def _has_no_negatives(args) -> bool:
 
 def _is_parallel(args) -> bool:
     """Whether rows or matrices are split between processes, by tensor or context parallelism."""
+    # Without a configuration, or with None in it, nothing is split.
     sizes = [getattr(args.parallelism_config, f"{way}_size", 1) for way in ("tp", "cp", "sp")]
     return any(size is not None and size > 1 for size in sizes)
 

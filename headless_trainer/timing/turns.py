@@ -170,6 +170,7 @@ class TurnProcess:
             self._connection.send(request)
             return self._connection.recv()
         except (EOFError, OSError):
+            # Its end of the connection is closed, so the process has ended or is about to.
             self._process.join()
             code = self._process.exitcode
             if code == -signal.SIGKILL:
