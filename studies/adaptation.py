@@ -15,6 +15,7 @@ rates, train for as many steps as take the time of the exact softmax. Finished r
 repeated; interrupted ones resume.
 """
 
+import argparse
 import itertools
 import math
 import shlex
@@ -22,19 +23,49 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import shared
 from recipe import curve_of, reaching
-from vocabulary_size import CPU_FINE_TUNING, of_tasks
+from vocabulary_size import CPU_FINE_TUNING, scores_on_tasks
 
 from headless_trainer.fine_tuning.results import read_runs
 from headless_trainer.presentation.tables import markdown
 
 EXACT = "vanilla"
 OBJECTIVES = (EXACT, "sampled_softmax", "headless")
+# Of each run: the perplexities on held-out new and old texts, and the seconds of training steps.
+FIGURES = ("new", "old", "seconds")
+
+
+class Setting(NamedTuple):
+    """How a base is continued.
+
+    Attributes:
+        objective: as on the command line, perhaps with further flags.
+        rate: learning rate.
+        steps: optimizer steps.
+    """
+
+    objective: str
+    rate: float
+    steps: int
 
 
 def main() -> None:
+    args = parse()
+    shared.prepare(args, also=args.new_files)
+    bases = train_bases(args)
+    rows = []
+    for new_file in args.new_files:
+        rows += rows_of_texts(args, new_file, bases)
+    note = f"Mean over {len(args.seeds)} bases, with its standard error in brackets."
+    table = [table_of(rows), "", note]
+    shared.write_results(args.results_dir or args.output_dir, rows, table, runs=bases.values())
+
+
+def parse() -> argparse.Namespace:
+    """Return the arguments, with the scale's values for those not given."""
     parser = shared.model_arguments(__doc__, recipes=False)
     parser.add_argument("--new_files", nargs="+", required=True, type=Path)
     parser.add_argument("--rates", nargs="+", type=float, default=[1e-3, 3e-3, 6e-3])
@@ -61,44 +92,80 @@ def main() -> None:
         "--glue_flags", default="", help="further flags of run_glue.py: --glue_flags='...'"
     )
     args = shared.at_scale(parser.parse_args(), max_steps=200, vocab_size=16_000)
-    for each in args.objectives:  # before the bases are pretrained
-        if each.partition(" with ")[0] not in OBJECTIVES:
+    # Checked here, not hours later, when the bases are pretrained.
+    for objective in args.objectives:
+        if objective.partition(" with ")[0] not in OBJECTIVES:
             parser.error(
-                f"--objectives: {each!r} is none of {OBJECTIVES}, alone or 'with' further flags."
+                f"--objectives: {objective!r} is none of {OBJECTIVES}, alone or 'with' further "
+                "flags."
             )
-    args.settings |= {"model_type": args.model_type} if args.model_type else {}
-    args.settings |= {"tie_word_embeddings": "false"} if args.untied else {}
-    shared.prepare(args, also=args.new_files)
+    if args.model_type:
+        args.settings["model_type"] = args.model_type
+    if args.untied:
+        args.settings["tie_word_embeddings"] = "false"
+    return args
+
+
+def train_bases(args: argparse.Namespace) -> dict[int, Path]:
+    """Pretrain a base for each seed on the old texts, and return their folders by seed."""
     bases = {seed: args.output_dir / f"base_{seed}" for seed in args.seeds}
-    old = {"train_file": args.settings["train_file"]}
-    shared.mapped(
-        args,
-        lambda seed: run(args, bases[seed], seed, EXACT, args.base_rate, args.base_steps, **old),
-        bases,
-    )
-    rows = []
-    for new in args.new_files:
-        grid = [
-            (objective, rate, args.max_steps)
-            for objective, rate in itertools.product(args.objectives, args.rates)
-        ]
-        found = results(args, new, bases, grid)
-        # The best last, which stays.
-        ordered = sorted(found, key=lambda row: -statistics.mean(row["new"]))
-        best = {each["objective"]: each for each in ordered}
-        for row in best.values():
-            row["reached"] = EXACT in best and reaching(
-                as_recipe(args, row, bases), as_recipe(args, best[EXACT], bases)
-            )
-            row["scores"] = fine_tuned(args, row, bases)
-        steps = {}
-        if EXACT in best and not args.equal_tokens_only:
-            pace = {each: sum(row["seconds"]) for each, row in best.items()}
-            timed = [each for each in best if each in OBJECTIVES[1:]]
-            steps = {each: round(args.max_steps * pace[EXACT] / pace[each]) for each in timed}
-        rows += found + results(
-            args, new, bases, [(each, best[each]["rate"], steps[each]) for each in steps]
+    setting = Setting(EXACT, args.base_rate, args.base_steps)
+    old_texts = {"train_file": args.settings["train_file"]}
+
+    def train_base(seed: int) -> None:
+        run(args, bases[seed], seed, *setting, **old_texts)
+
+    shared.mapped(args, train_base, bases)
+    return bases
+
+
+def rows_of_texts(
+    args: argparse.Namespace, new_file: Path, bases: dict[int, Path]
+) -> list[dict[str, object]]:
+    """Return the table rows for one file of new texts: the whole grid, then the runs of equal
+    time.
+    """
+    grid = [
+        Setting(objective, rate, args.max_steps)
+        for objective, rate in itertools.product(args.objectives, args.rates)
+    ]
+    rows = continued(args, new_file, bases, grid)
+    best = best_rows(rows)
+    for row in best.values():
+        row["reached"] = EXACT in best and reaching(
+            as_recipe(args, row, bases), as_recipe(args, best[EXACT], bases)
         )
+        row["scores"] = fine_tuned(args, row, bases)
+    if args.equal_tokens_only:
+        return rows
+    return rows + continued(args, new_file, bases, settings_of_equal_time(args, best))
+
+
+def best_rows(rows: list[dict]) -> dict[str, dict]:
+    """Return for each objective its row with the lowest mean perplexity on the new texts."""
+    best = {}
+    # From the worst to the best, so that an objective's best row replaces its other ones.
+    for row in sorted(rows, key=lambda row: statistics.mean(row["new"]), reverse=True):
+        best[row["objective"]] = row
+    return best
+
+
+def settings_of_equal_time(args: argparse.Namespace, best: dict[str, dict]) -> list[Setting]:
+    """Return for each other objective its best rate with as many steps as take the time of the
+    exact softmax, without further flags.
+    """
+    if EXACT not in best:
+        return []
+    seconds = {objective: sum(row["seconds"]) for objective, row in best.items()}
+    return [
+        Setting(objective, row["rate"], round(args.max_steps * seconds[EXACT] / seconds[objective]))
+        for objective, row in best.items()
+        if objective in OBJECTIVES[1:]
+    ]
+
+
+def table_of(rows: list[dict]) -> str:
+    """Return the table; only the rows of best rates have scores and a share of time."""
     head = [
         "new texts",
         "objective",
@@ -107,24 +174,21 @@ def main() -> None:
         "perplexity of the new texts",
         "of the old ones",
         "seconds",
+        "exact softmax's end after",
     ]
-    names = next((list(row["scores"]) for row in rows if row.get("scores")), [])
+    tasks = next((list(row["scores"]) for row in rows if row.get("scores")), [])
     cells = []
     for row in rows:
         facts = [row["texts"], row["objective"], f"{row['rate']:g}", row["steps"]]
-        facts += [shared.spread(row[name], 1) for name in ("new", "old", "seconds")]
-        facts.append(f"{row['reached'][1]:.0%}" if row.get("reached") else "")
-        cells.append(
-            facts
-            + [shared.spread(row["scores"][name], 1) if row.get("scores") else "" for name in names]
-        )
-    head += ["exact softmax's end after", *names]
-    table = [
-        markdown(head, cells),
-        "",
-        f"Mean over {len(args.seeds)} bases, with its standard error in brackets.",
-    ]
-    shared.write_results(args.results_dir or args.output_dir, rows, table, runs=bases.values())
+        figures = [shared.spread(row[name], 1) for name in FIGURES]
+        share_of_time = ""
+        if row.get("reached"):
+            share_of_time = f"{row['reached'][1]:.0%}"
+        scores = [""] * len(tasks)
+        if row.get("scores"):
+            scores = [shared.spread(row["scores"][task], 1) for task in tasks]
+        cells.append([*facts, *figures, share_of_time, *scores])
+    return markdown([*head, *tasks], cells)
 
 
 def folder_of(args, row: dict, seed: int) -> Path:
@@ -136,15 +200,12 @@ def folder_of(args, row: dict, seed: int) -> Path:
 def as_recipe(args, row: dict, bases: dict[int, Path]) -> dict:
     """Return a table row in the form that `reaching` takes."""
     curves = {seed: curve_of(folder_of(args, row, seed)) for seed in bases}
-    ends = {
-        name: statistics.mean(curve[-1][name] for curve in curves.values())
-        for name in ("tokens_seen", "seconds")
-    }
+    ends = [curve[-1] for curve in curves.values()]
     return {
         "perplexity": row["new"],
         "curves": curves,
-        "tokens": ends["tokens_seen"],
-        "seconds": ends["seconds"],
+        "tokens": statistics.mean(end["tokens_seen"] for end in ends),
+        "seconds": statistics.mean(end["seconds"] for end in ends),
     }
 
 
@@ -152,97 +213,98 @@ def fine_tuned(args, row: dict, bases: dict[int, Path]) -> dict[str, list[float]
     """Return the scores x 100 of each base's run for a row on ``--tasks``; fine-tune where that
     was not done before.
     """
-    found: dict[str, list[float]] = {}
-    for seed in bases if args.tasks else ():
+    if not args.tasks:
+        return {}
+    scores: dict[str, list[float]] = {}
+    for seed in bases:
         folder = folder_of(args, row, seed)
-        flags = [
-            "--model_name_or_path",
-            str(folder),
-            "--output_dir",
-            str(folder / "tasks"),
-            "--tasks",
-            *args.tasks,
-        ]
+        flags = ["--model_name_or_path", str(folder), "--output_dir", str(folder / "tasks")]
+        flags += ["--tasks", *args.tasks]
         flags += ["--seeds", str(seed), *CPU_FINE_TUNING, *shlex.split(args.glue_flags)]
         # Skips what is finished.
         subprocess.run([sys.executable, "run_glue.py", *flags], check=True)
-        for name, score in of_tasks(read_runs(folder / "tasks")).items():
-            found.setdefault(name, []).append(score)
-    return found
+        for task, score in scores_on_tasks(read_runs(folder / "tasks")).items():
+            scores.setdefault(task, []).append(score)
+    return scores
 
 
-def results(
-    args, new: Path, bases: dict[int, Path], settings: list[tuple[str, float, int]]
-) -> list[dict]:
-    """Train with each objective, rate and number of steps, and return a row for each: the results
-    of each seed.
+def continued(
+    args, new_file: Path, bases: dict[int, Path], settings: list[Setting]
+) -> list[dict[str, object]]:
+    """Continue all bases with each setting, and return a row for each setting, with the
+    ``FIGURES`` of each seed.
     """
-    runs = list(itertools.product(settings, bases))
+    rows = [{"texts": new_file.name, **setting._asdict()} for setting in settings]
+    runs = list(itertools.product(range(len(rows)), bases))
 
-    def one(setting: tuple[tuple[str, float, int], int]) -> dict[str, float]:
-        (objective, rate, steps), seed = setting
-        folder = folder_of(
-            args, {"texts": new.name, "objective": objective, "rate": rate, "steps": steps}, seed
+    def figures_of_run(row_and_seed: tuple[int, int]) -> dict[str, float]:
+        number, seed = row_and_seed
+        folder = folder_of(args, rows[number], seed)
+        results = run(
+            args,
+            folder,
+            seed,
+            *settings[number],
+            train_file=new_file,
+            eval_old_file=args.settings["train_file"],
+            model_name_or_path=bases[seed],
         )
-        more = {
-            "train_file": new,
-            "eval_old_file": args.settings["train_file"],
-            "model_name_or_path": bases[seed],
-        }
-        found = run(args, folder, seed, objective, rate, steps, **more)
-        if found is None:
+        if results is None:
             return {"new": math.inf, "old": math.inf, "seconds": math.nan}
-        perplexities = {
-            name: math.exp(found[f"eval_{key}cross_entropy"])
-            for name, key in (("new", ""), ("old", "old_"))
+        return {
+            "new": math.exp(results["eval_cross_entropy"]),
+            "old": math.exp(results["eval_old_cross_entropy"]),
+            "seconds": shared.held_out_points(folder)[-1]["seconds"],
         }
-        return perplexities | {"seconds": shared.held_out_points(folder)[-1]["seconds"]}
 
-    found = dict(zip(runs, shared.mapped(args, one, runs), strict=True))
-    return [
-        {"texts": new.name, "objective": objective, "rate": rate, "steps": steps}
-        | {
-            name: [found[(objective, rate, steps), seed][name] for seed in bases]
-            for name in ("new", "old", "seconds")
-        }
-        for objective, rate, steps in settings
-    ]
+    figures = dict(zip(runs, shared.mapped(args, figures_of_run, runs), strict=True))
+    for number, row in enumerate(rows):
+        for name in FIGURES:
+            row[name] = [figures[number, seed][name] for seed in bases]
+    return rows
 
 
 def run(
-    args, folder: Path, seed: int, objective: str, rate: float, steps: int, **more
+    args, folder: Path, seed: int, objective: str, rate: float, steps: int, **further_settings
 ) -> dict | None:
     """Train unless that was done before, and return the results at the end; None if the run
     diverged.
+
+    Args:
+        args: the study's arguments.
+        folder: the run's output folder.
+        seed: seed of the base.
+        objective: with perhaps further flags.
+        rate: learning rate.
+        steps: optimizer steps.
+        further_settings: flags of run_pretrain.py; ``model_name_or_path`` continues that model.
     """
-    objective, _, own_flags = objective.partition(" with ")
-    flags = (
-        args.settings
-        | {
-            "task": args.task,
-            "objective": objective,
-            "output_dir": folder,
-            "seed": seed,
-            "max_steps": steps,
-            "tokenizer_name": shared.tokenizer_of(args),
-            "learning_rate": rate,
-            "warmup_steps": 0.05,
-            "eval_strategy": "steps",
-            "per_device_train_batch_size": args.batch_size,
-            "eval_steps": max(1, steps // 4),
-            "disable_tqdm": "true",
-        }
-        | more
-    )
-    kept = (
-        ("vocab_size", "model_type", "config_overrides")
-        if "model_name_or_path" in more
-        else ("vocab_size",)
-    )
-    flags = {name: value for name, value in flags.items() if name not in kept}
-    command = [sys.executable, "run_pretrain.py", *shared.as_flags(flags)]
-    command += shlex.split(own_flags)
-    command += shlex.split(args.continued_flags) if "model_name_or_path" in more else []
+    objective, _, objective_flags = objective.partition(" with ")
+    settings = args.settings | {
+        "task": args.task,
+        "objective": objective,
+        "output_dir": folder,
+        "seed": seed,
+        "max_steps": steps,
+        "tokenizer_name": shared.tokenizer_of(args),
+        "learning_rate": rate,
+        "warmup_steps": 0.05,
+        "eval_strategy": "steps",
+        "per_device_train_batch_size": args.batch_size,
+        "eval_steps": max(1, steps // 4),
+        "disable_tqdm": "true",
+    }
+    settings |= further_settings
+    is_continued = "model_name_or_path" in further_settings
+    # The tokenizer is trained already, and a continued model exists already.
+    settled = ["vocab_size"]
+    if is_continued:
+        settled += ["model_type", "config_overrides"]
+    settings = {name: value for name, value in settings.items() if name not in settled}
+    command = [sys.executable, "run_pretrain.py", *shared.as_flags(settings)]
+    command += shlex.split(objective_flags)
+    if is_continued:
+        command += shlex.split(args.continued_flags)
     return shared.results_of(command, folder, "eval_results.json", args.jobs)
 
 
