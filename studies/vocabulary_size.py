@@ -93,7 +93,8 @@ def main(argv: list[str] | None = None) -> None:
             f"--glue_flags {args.glue_flags}: the table is of one loss: give it as --loss."
         )
     rates = args.rates or [args.settings["learning_rate"]]
-    rates = rates * len(args.recipes) if len(rates) == 1 else rates
+    if len(rates) == 1:
+        rates = rates * len(args.recipes)
     if len(rates) != len(args.recipes):
         parser.error(
             f"--rates: {len(rates)} for {len(args.recipes)} recipes: give one for each, or one "
@@ -113,73 +114,109 @@ def main(argv: list[str] | None = None) -> None:
 def train(args, seed: int, size: int, recipe: str) -> None:
     """Pretrain, and fine-tune an encoder that did not diverge, unless that was done before."""
     loss = shared.pretrain(of_size(args, size), recipe, args.rates[recipe], seed)
-    if args.task == "mlm" and math.isfinite(loss):
-        folder = folder_of(args, seed, size, recipe)
-        flags = (
-            [*CPU_FINE_TUNING, "--loss", args.loss]
-            if args.scale == "cpu"
-            else [f"paper_glue_{args.loss}"]
-        )
-        flags += ["--model_name_or_path", str(folder), "--tasks", *args.tasks, "--seeds", str(seed)]
-        flags += ["--output_dir", str(folder / "tasks"), *shlex.split(args.glue_flags)]
-        subprocess.run([sys.executable, "run_glue.py", *flags], check=True)
+    if args.task == "clm" or not math.isfinite(loss):
+        return
+    folder = folder_of(args, seed, size, recipe)
+    if args.scale == "cpu":
+        flags = [*CPU_FINE_TUNING, "--loss", args.loss]
+    else:
+        flags = [f"paper_glue_{args.loss}"]
+    flags += ["--model_name_or_path", str(folder), "--tasks", *args.tasks, "--seeds", str(seed)]
+    flags += ["--output_dir", str(folder / "tasks"), *shlex.split(args.glue_flags)]
+    subprocess.run([sys.executable, "run_glue.py", *flags], check=True)
 
 
 def folder_of(args, seed: int, size: int, recipe: str) -> Path:
+    """Return the folder of a pretraining."""
     return shared.run_dir(of_size(args, size), recipe, args.rates[recipe], seed)
 
 
 def of_size(args, size: int) -> argparse.Namespace:
+    """Return the study's arguments for one size of the vocabulary, with a tokenizer of that size
+    and a folder of its own.
+    """
     return shared.variant(args, f"vocabulary_{size}", vocab_size=size, tokenizer_name=None)
 
 
 def report(args, runs: list[tuple[int, int, str]]) -> None:
+    """Write the table and the picture of those runs that are finished.
+
+    Args:
+        args: the study's arguments.
+        runs: seed, size of the vocabulary and recipe of each run.
+    """
     documents = shared.held_out_documents(shared.data_arguments(args), args.held_out_bytes)
-    size_in_bytes = sum(len(text.encode()) + 1 for text in documents)
-    found: dict[tuple[str, int], dict] = {}
-    folders = {run: folder_of(args, *run) for run in runs}
-    folders = {
-        run: folder
-        for run, folder in folders.items()
-        if all(map(Path.is_file, ends(args, run[0], folder)))
-    }
+    # An end of text counts as one byte.
+    scored_bytes = sum(len(text.encode()) + 1 for text in documents)
+    folders = {}
+    for seed, size, recipe in runs:
+        folder = folder_of(args, seed, size, recipe)
+        if all(path.is_file() for path in ends(args, seed, folder)):
+            folders[seed, size, recipe] = folder
+    rows = rows_of(args, folders, documents, scored_bytes)
+    table = [table_of(args, rows) or "No run has finished."]
+    if args.task == "clm":
+        table.append(f"\nEvery model scored the same {scored_bytes:,} held-out bytes.")
+    results_dir = args.results_dir or args.output_dir / "vocabulary_size"
+    shared.write_results(
+        results_dir, list(rows.values()), table, draw(args, rows), folders.values()
+    )
+
+
+def rows_of(
+    args, folders: dict[tuple[int, int, str], Path], documents: list[str], scored_bytes: int
+) -> dict[tuple[str, int], dict]:
+    """Return the table's rows by recipe and size of the vocabulary.
+
+    Args:
+        args: the study's arguments.
+        folders: those of the finished runs, by seed, size of the vocabulary and recipe.
+        documents: what decoders score.
+        scored_bytes: bytes of the documents, each with its end of text.
+
+    Returns:
+        Rows with the bytes of a token, the bytes of text that training read, and, of each
+        pretraining, the seconds of training steps and the scores.
+    """
+    rows: dict[tuple[str, int], dict] = {}
     for (seed, size, recipe), folder in folders.items():
         ids = one_text(documents, AutoTokenizer.from_pretrained(folder))
-        row = found.setdefault(
+        row = rows.setdefault(
             (recipe, size), {"recipe": recipe, "vocabulary": size, "scores": {}, "seconds": []}
         )
-        row["bytes_per_token"] = size_in_bytes / (len(ids) - 1)
+        row["bytes_per_token"] = scored_bytes / (len(ids) - 1)
         end = shared.held_out_points(folder)[-1]
         row["training_bytes"] = end["tokens_seen"] * row["bytes_per_token"]
         row["seconds"].append(end["seconds"])
         if args.task == "mlm":
-            scores = of_tasks(map(read_run, ends(args, seed, folder)))
+            scores = scores_on_tasks(map(read_run, ends(args, seed, folder)))
         else:
-            scores = {
-                BITS: nats(folder, ids, args.settings["max_seq_length"])
-                / math.log(2)
-                / size_in_bytes
-            }
+            bits = nats(folder, ids, args.settings["max_seq_length"]) / math.log(2)
+            scores = {BITS: bits / scored_bytes}
         for name, score in scores.items():
             row["scores"].setdefault(name, []).append(score)
-    names = list(next(iter(found.values()))["scores"]) if found else []
+    return rows
+
+
+def table_of(args, rows: dict[tuple[str, int], dict]) -> str:
+    """Return the table, which is empty without rows."""
+    score_names = []
+    if rows:
+        score_names = list(next(iter(rows.values()))["scores"])
     cells = []
-    for row in found.values():
-        facts = (row["recipe"], f"{row['vocabulary']:,}", f"{row['bytes_per_token']:.2f}")
-        facts += (f"{row['training_bytes'] / 1e6:.2f}", len(row["seconds"]))
-        scores = [
-            cell(name, row["scores"], found.get((args.recipes[0], row["vocabulary"])))
-            for name in names
-        ]
+    for row in rows.values():
+        facts = (
+            row["recipe"],
+            f"{row['vocabulary']:,}",
+            f"{row['bytes_per_token']:.2f}",
+            f"{row['training_bytes'] / 1e6:.2f}",
+            len(row["seconds"]),
+        )
+        first = rows.get((args.recipes[0], row["vocabulary"]))
+        scores = [cell(name, row["scores"], first) for name in score_names]
         cells.append((*facts, *scores, f"{statistics.mean(row['seconds']):,.0f}"))
-    head = ["model", "vocabulary", "bytes a token", "text read (MB)", "seeds", *names, "seconds"]
-    table = [markdown(head, cells) or "No run has finished."]
-    if args.task == "clm":
-        table.append(f"\nEvery model scored the same {size_in_bytes:,} held-out bytes.")
-    results_dir = args.results_dir or args.output_dir / "vocabulary_size"
-    shared.write_results(
-        results_dir, list(found.values()), table, draw(args, found), folders.values()
-    )
+    head = ["model", "vocabulary", "bytes a token", "text read (MB)", "seeds"]
+    return markdown([*head, *score_names, "seconds"], cells)
 
 
 def ends(args, seed: int, folder: Path) -> list[Path]:
@@ -198,31 +235,34 @@ def cell(name: str, scores: dict[str, list[float]], first: dict | None) -> str:
     """Return a recipe's mean score, its standard error and, with several pretrainings of it and of
     the first, p.
     """
-    text = shared.spread(scores[name], 3 if name == BITS else 1)
-    if (
-        not first
-        or first["scores"] is scores
-        or min(len(first["scores"][name]), len(scores[name])) < 2
-    ):
+    digits = 3 if name == BITS else 1
+    text = shared.spread(scores[name], digits)
+    if not first or first["scores"] is scores:
         return text
-    return f"{text}, p = {mean_test(first['scores'][name], scores[name], paired=False):.2g}"
+    scores_of_first = first["scores"][name]
+    if min(len(scores_of_first), len(scores[name])) < 2:
+        return text
+    return f"{text}, p = {mean_test(scores_of_first, scores[name], paired=False):.2g}"
 
 
-def of_tasks(runs: Iterable[dict]) -> dict[str, float]:
+def scores_on_tasks(runs: Iterable[dict]) -> dict[str, float]:
     """Return the scores x 100 of a fine-tuned encoder on each task, and their average."""
-    found = scores_of(runs).drop_duplicates("column")
-    return dict(zip(found["column"], found["score"], strict=True)) | {
-        AVERAGE: found["score"].mean()
-    }
+    table = scores_of(runs).drop_duplicates("column")
+    scores = dict(zip(table["column"], table["score"], strict=True))
+    return scores | {AVERAGE: table["score"].mean()}
 
 
 def one_text(documents: list[str], tokenizer: PreTrainedTokenizerBase) -> Tensor:
     """Return ``(N + 1,)`` ids of all documents, with an end of text after each and one before the
     first.
     """
-    end = tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
-    encoded = tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"]
-    return torch.tensor([end, *itertools.chain.from_iterable([*ids, end] for ids in encoded)])
+    end = tokenizer.eos_token_id
+    if end is None:
+        end = tokenizer.sep_token_id
+    text = [end]
+    for ids in tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"]:
+        text += [*ids, end]
+    return torch.tensor(text)
 
 
 @torch.no_grad()
@@ -231,41 +271,41 @@ def nats(folder: Path, ids: Tensor, length: int) -> float:
     in rows of ``length``.
     """
     model = shared.language_model(folder)
+    # The last token of a row is the first of the next, where it is not predicted again.
     rows = [ids[start : start + length] for start in range(0, len(ids) - 1, length - 1)]
     total = 0.0
-    for _, group in itertools.groupby(rows, len):  # all but the last have the same length
-        for batch in torch.stack(list(group)).split(4):
-            logits = model(input_ids=batch).logits[:, :-1].flatten(0, 1)
-            total += torch.nn.functional.cross_entropy(
-                logits, batch[:, 1:].flatten(), reduction="sum"
-            ).item()
+    # All rows but the last have the same length, so they are one group.
+    for _, rows_of_length in itertools.groupby(rows, len):
+        for batch in torch.stack(list(rows_of_length)).split(4):  # (rows, T)
+            logits = model(input_ids=batch).logits[:, :-1]  # (rows, T - 1, V)
+            loss = torch.nn.functional.cross_entropy(
+                logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum"
+            )
+            total += loss.item()
     return total
 
 
-def draw(args, found: dict[tuple[str, int], dict]):
-    score, label = (
-        (BITS, "held-out bits per byte")
-        if args.task == "clm"
-        else (AVERAGE, "average over the tasks")
-    )
+def draw(args, rows: dict[tuple[str, int], dict]):
+    """Draw scores and seconds against the size of the vocabulary: the mean of each recipe, and
+    every pretraining in grey.
+    """
+    if args.task == "clm":
+        score = (BITS, "held-out bits per byte")
+    else:
+        score = (AVERAGE, "average over the tasks")
     panels = []
-    for name, ylabel in ((score, label), ("seconds", "seconds of training steps")):
+    for name, ylabel in (score, ("seconds", "seconds of training steps")):
         series = []
         for recipe in args.recipes:
-            rows = [row for (each, _), row in found.items() if each == recipe]
-            by_size = {
-                row["vocabulary"]: row["seconds"] if name == "seconds" else row["scores"][name]
-                for row in rows
-            }
-            series.append(
-                Series(by_size, map(statistics.mean, by_size.values()), "o-", label=recipe)
-            )
-            single = [(size, value) for size, values in by_size.items() for value in values]
-            series.append(
-                Series(
-                    [size for size, _ in single], [value for _, value in single], ".", color="grey"
-                )
-            )
+            by_size = {}
+            for (recipe_of_row, size), row in rows.items():
+                if recipe_of_row == recipe:
+                    by_size[size] = row["seconds"] if name == "seconds" else row["scores"][name]
+            means = map(statistics.mean, by_size.values())
+            series.append(Series(by_size, means, "o-", label=recipe))
+            sizes = [size for size, values in by_size.items() for _ in values]
+            values = itertools.chain.from_iterable(by_size.values())
+            series.append(Series(sizes, list(values), ".", color="grey"))
         panels.append(Panel(series, xlabel="size of the vocabulary", ylabel=ylabel, xscale="log"))
     return draw_panels(panels, legend="first")
 
