@@ -14,8 +14,10 @@ from headless_trainer import HeadlessTrainer, NegativePool
 from headless_trainer.objective.negatives import generator_of_step
 from headless_trainer.objective.prior import log_prior
 
-EXACT_SHARE = 0.1  # of the steps, at the end
-EXACT_EVERY = 8  # steps
+# Of all steps, at the end.
+EXACT_SHARE = 0.1
+# In steps.
+EXACT_EVERY = 8
 
 
 class OtherRows(HeadlessTrainer):
@@ -90,7 +92,8 @@ class FrequencyDraws:
     def __init__(self, token_counts: Tensor, seed: int):
         self.token_counts = token_counts
         self.seed = seed
-        self.ids = torch.empty(0, dtype=torch.long)  # nothing to save
+        # Nothing is to be saved.
+        self.ids = torch.empty(0, dtype=torch.long)
 
     def top_up(self, amount: int, step: int) -> Tensor:
         """Draw ``amount`` targets; none before the first was counted."""

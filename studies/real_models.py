@@ -335,7 +335,8 @@ def settings_of_equal_time(
     time = {
         label: statistics.mean(row["seconds"])
         for label, row in best.items()
-        if math.isfinite(statistics.mean(row["new"]))  # the others diverged before their end
+        # The others diverged before their end.
+        if math.isfinite(statistics.mean(row["new"]))
     }
     if EXACT not in time:
         return []
@@ -372,7 +373,8 @@ def zero_shot_scores(args: argparse.Namespace, best: dict[str, dict]) -> dict:
     command = [sys.executable, "run_lm_eval.py", "--tasks", *tasks]
     command += ["--data_files", *args.lm_eval_files, "--limit", str(args.lm_eval_rows)]
     command += ["--output_dir", str(output), "--model_name_or_path", *models.values()]
-    subprocess.run(command, check=True)  # answers given before are not asked again
+    # Answers that a run before got are not asked for again.
+    subprocess.run(command, check=True)
     scores = {}
     for name, model in models.items():
         results = read_results(output / folder_name(model))["results"]

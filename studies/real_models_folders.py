@@ -72,7 +72,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("models", nargs="*", help=f"of {', '.join(SOURCES)}; default: all")
     args = parser.parse_args(argv)
     models = args.models or list(SOURCES)
-    for name in models:  # all of them before the first download
+    # All of them before the first download.
+    for name in models:
         if name not in SOURCES:
             parser.error(f"models: {name!r} is none of {', '.join(SOURCES)}.")
         if (args.output_dir / SOURCES[name].folder).exists():

@@ -39,7 +39,8 @@ logger = logging.getLogger(__name__)
 READ_BY_CHATS = (
     "train_file",
     "eval_old_file",
-    "sample_by",  # of eval_old_file
+    # Of eval_old_file.
+    "sample_by",
     "validation_split_percentage",
     "max_seq_length",
     "max_eval_samples",
@@ -72,7 +73,8 @@ def main(argv: list[str] | None = None) -> None:
             make_model = partial(load_model, model_args, args, variant)
             trainer = training.make_trainer(model_args, data_args, args, make_model=make_model)
         if variant.lora_rank:
-            trainer.saved_dtype = None  # a small file, which keeps the dtype of training
+            # A small file, which keeps the dtype of training.
+            trainer.saved_dtype = None
     with errors_in_one_line(FloatingPointError, OSError, ImportError):
         training.train(trainer)
         leave_together(trainer.signal.exit_code)
@@ -123,7 +125,8 @@ def load_model(
     adapter = LoraConfig(
         r=variant.lora_rank,
         lora_alpha=2 * variant.lora_rank,
-        target_modules="all-linear",  # which leaves out the head
+        # Leaves out the head.
+        target_modules="all-linear",
         task_type="CAUSAL_LM",
     )
     return get_peft_model(model, adapter)
@@ -155,8 +158,11 @@ def chat_trainer(
         eval_dataset=packing.first_rows(rows["test"], data_args.max_eval_samples),
         processing_class=tokenizer,
     )
-    old = old_rows(data_args, tokenizer) if data_args.eval_old_file else None
-    saved_dtype = None  # as trained, unless the checkpoint had another
+    old = None
+    if data_args.eval_old_file:
+        old = old_rows(data_args, tokenizer)
+    # As trained, unless the checkpoint had another.
+    saved_dtype = None
     if config.dtype != loading.MASTER_DTYPE:
         saved_dtype = config.dtype
     trainer.take_over(CheckedRun(start, RunFacts(), saved_dtype, old))
