@@ -41,6 +41,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
+    """Return the arguments, of which some name data."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -61,10 +62,12 @@ def rows_of(files: Iterable[str]) -> list[dict]:
 
 
 def conversation(request: str, answer: str) -> list[dict[str, str]]:
+    """Return the messages of a request and its answer."""
     return [{"role": "user", "content": request}, {"role": "assistant", "content": answer}]
 
 
 def paraphrases(rows: Iterable[dict]) -> list[list[dict[str, str]]]:
+    """Return a conversation for each pair of MRPC that says the same."""
     return [
         conversation(f"Write this in other words: {row['sentence1']}", row["sentence2"])
         for row in rows
@@ -73,15 +76,18 @@ def paraphrases(rows: Iterable[dict]) -> list[list[dict[str, str]]]:
 
 
 def events(rows: Iterable[dict]) -> list[list[dict[str, str]]]:
+    """Return a conversation for each premise of COPA, answered by the correct choice."""
     conversations = []
     for row in rows:
         question = QUESTIONS_OF_COPA[row["question"]]
+        # Choices count from 1, labels from 0.
         answer = row[f"choice{row['label'] + 1}"]
         conversations.append(conversation(f"{row['premise']} {question}", answer))
     return conversations
 
 
 def medical_answers(rows: Iterable[dict]) -> list[list[dict[str, str]]]:
+    """Return a conversation for each question of PubMedQA, with its long answer."""
     return [conversation(row["question"], row["long_answer"]) for row in rows]
 
 
