@@ -20,6 +20,7 @@ interrupted ones resume. ``--report_only`` makes the table and the picture from 
 """
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -54,10 +55,11 @@ def main(argv: list[str] | None = None) -> None:
     if not args.report_only:
         shared.prepare(args)
 
-        def train(recipe: str, rows: int, seed: int) -> float:
+        def train(run: tuple[str, int, int]) -> float:
+            recipe, rows, seed = run
             return shared.pretrain(of_size(args, rows), recipe, rate_of(args, rows), seed)
 
-        shared.mapped(args, lambda run: train(*run), runs)
+        shared.mapped(args, train, runs)
     report(args, runs)
 
 
@@ -67,17 +69,19 @@ def planned(args) -> list[tuple[str, int, int]]:
     """
     largest = args.batch_sizes[-1]
     pairs = [(recipe, rows) for rows in args.batch_sizes for recipe in args.recipes]
-    for recipe in args.recipes:
-        if not (recipe.startswith("vanilla") or args.equal_steps):
-            for rows in args.batch_sizes[:-1]:
-                name = f"pools of {targets(args, rows)}"
-                shared.INGREDIENTS[name] = ["--pool_size", str(targets(args, rows))]
-                pairs.append((f"{recipe} + {name}", largest))
+    if not args.equal_steps:
+        headless = [recipe for recipe in args.recipes if not recipe.startswith("vanilla")]
+        for recipe, rows in itertools.product(headless, args.batch_sizes[:-1]):
+            pool_size = targets(args, rows)
+            shared.INGREDIENTS[f"pools of {pool_size}"] = ["--pool_size", str(pool_size)]
+            pairs.append((f"{recipe} + pools of {pool_size}", largest))
+    all_rows = args.max_steps * args.batch_size
     for recipe, rows in pairs:
+        # Refuses an unknown recipe before the first run.
         shared.flags_of(recipe)
-        if args.max_steps * args.batch_size % rows and not args.equal_steps:
+        if all_rows % rows and not args.equal_steps:
             raise SystemExit(
-                f"--batch_sizes: {rows} rows do not divide the {args.max_steps * args.batch_size} "
+                f"--batch_sizes: {rows} rows do not divide the {all_rows} "
                 f"rows of --max_steps {args.max_steps} batches of {args.batch_size}: choose other "
                 "sizes, or another --max_steps."
             )
@@ -90,11 +94,15 @@ def targets(args, rows: int) -> int:
 
 
 def rate_of(args, rows: int) -> float:
+    """Return the learning rate for this many rows in a batch, rounded to name a folder."""
     return float(f"{args.rate * math.sqrt(rows / args.batch_size):.3g}")
 
 
 def steps_of(args, rows: int) -> int:
-    return args.max_steps if args.equal_steps else args.max_steps * args.batch_size // rows
+    """Return the optimizer steps for this many rows in a batch: of equal tokens, or equal."""
+    if args.equal_steps:
+        return args.max_steps
+    return args.max_steps * args.batch_size // rows
 
 
 def of_size(args, rows: int) -> argparse.Namespace:
@@ -108,35 +116,42 @@ def of_size(args, rows: int) -> argparse.Namespace:
 
 
 def report(args, runs: list[tuple[str, int, int]]) -> None:
+    """Write the table and the picture of those runs that are finished.
+
+    Args:
+        args: the study's arguments.
+        runs: recipe, rows in a batch and seed of each run.
+    """
     row_of: dict[tuple[str, int], dict] = {}
     folders = []
     for recipe, rows, seed in runs:
         folder = shared.run_dir(of_size(args, rows), recipe, rate_of(args, rows), seed)
-        if (folder / "eval_results.json").is_file():
-            folders.append(folder)
-            row = row_of.setdefault((recipe, rows), new_row(args, recipe, rows))
-            row["perplexity"].append(
-                math.exp(
-                    json.loads((folder / "eval_results.json").read_text())["eval_cross_entropy"]
-                )
-            )
-            points = shared.held_out_points(folder)
-            row["seconds"].append(points[-1]["seconds"])
-            row["curves"].append(
-                [[point["tokens_seen"], point["eval_cross_entropy"]] for point in points]
-            )
+        results = folder / "eval_results.json"
+        if not results.is_file():
+            continue
+        folders.append(folder)
+        row = row_of.setdefault((recipe, rows), new_row(args, recipe, rows))
+        cross_entropy = json.loads(results.read_text())["eval_cross_entropy"]
+        row["perplexity"].append(math.exp(cross_entropy))
+        evaluations = shared.held_out_points(folder)
+        row["seconds"].append(evaluations[-1]["seconds"])
+        row["curves"].append(
+            [[point["tokens_seen"], point["eval_cross_entropy"]] for point in evaluations]
+        )
     cells = []
     for row in row_of.values():
         name = row["recipe"].partition(" + pools")[0]
         pool = row["pool"] or "all tokens"
         facts = (name, row["rows"], pool, row["steps"], row["rate"], len(row["curves"]))
-        cells.append(
-            (*facts, shared.spread(row["perplexity"], 1), f"{statistics.mean(row['seconds']):,.0f}")
-        )
+        perplexity = shared.spread(row["perplexity"], 1)
+        cells.append((*facts, perplexity, f"{statistics.mean(row['seconds']):,.0f}"))
     head = "model", "rows", "targets in a pool", "steps", "rate", "seeds", "perplexity", "seconds"
-    folder = args.results_dir or args.output_dir / "batch_size"
     shared.write_results(
-        folder, list(row_of.values()), [markdown(head, cells)], draw(args, row_of), folders
+        args.results_dir or args.output_dir / "batch_size",
+        list(row_of.values()),
+        [markdown(head, cells)],
+        draw(args, row_of),
+        folders,
     )
 
 
@@ -144,52 +159,59 @@ def new_row(args, recipe: str, rows: int) -> dict:
     """Return a row without results; ``pool`` is the number of targets in a pool, None for the
     whole vocabulary.
     """
-    pool = None if recipe.startswith("vanilla") else targets(args, rows)
-    if " + pools of " in recipe:
+    if recipe.startswith("vanilla"):
+        pool = None
+    elif " + pools of " in recipe:
         pool = int(recipe.rpartition(" ")[2])
+    else:
+        pool = targets(args, rows)
     facts = {"recipe": recipe, "rows": rows, "pool": pool, "steps": steps_of(args, rows)}
     return facts | {"rate": rate_of(args, rows), "perplexity": [], "seconds": [], "curves": []}
 
 
 def draw(args, row_of: dict[tuple[str, int], dict]):
+    """Draw perplexities against the targets in a batch or a pool, and along the trainings of the
+    first seed.
+    """
     largest = args.batch_sizes[-1]
     ends = []
-    along = []
+    curves = []
     for recipe in args.recipes:
-        cut = {
+        by_rows = {
+            rows: row_of[recipe, rows] for rows in args.batch_sizes if (recipe, rows) in row_of
+        }
+        by_targets = {targets(args, rows): row for rows, row in by_rows.items()}
+        ends.append(with_ranges(by_targets, "o-", recipe))
+        by_pool = {
             row["pool"]: row
             for (name, _), row in row_of.items()
             if name.startswith(f"{recipe} + pools of ")
         }
-        own = {rows: row_of[recipe, rows] for rows in args.batch_sizes if (recipe, rows) in row_of}
-        ends.append(points({targets(args, rows): row for rows, row in own.items()}, "o-", recipe))
-        if cut and largest in own:
-            cut[targets(args, largest)] = own[largest]
-            ends.append(points(cut, "o--", f"{recipe}, batches of {largest} in pools"))
-        for rows, row in own.items():
+        if by_pool and largest in by_rows:
+            # The largest batch, not cut, is one pool.
+            by_pool[targets(args, largest)] = by_rows[largest]
+            label = f"{recipe}, batches of {largest} in pools"
+            ends.append(with_ranges(by_pool, "o--", label))
+        for rows, row in by_rows.items():
             tokens, losses = zip(*row["curves"][0], strict=True)
-            label = f"{recipe}, {rows} rows"
-            along.append(
-                Series([count / 1e3 for count in tokens], map(math.exp, losses), "o-", label=label)
-            )
-    common = {"ylabel": "held-out perplexity"}
-    panels = [Panel(ends, xlabel="targets in a batch or pool", xscale="log", **common)]
-    return draw_panels(
-        [
-            *panels,
-            Panel(along, xlabel="tokens seen (thousands), first seed", yscale="log", **common),
-        ]
-    )
-
-
-def points(rows: dict[int, dict], style: str, label: str) -> Series:
-    """Return a series of mean perplexities with their ranges."""
-    mean = [statistics.mean(row["perplexity"]) for row in rows.values()]
-    reach = [
-        [middle - min(row["perplexity"]) for middle, row in zip(mean, rows.values(), strict=True)],
-        [max(row["perplexity"]) - middle for middle, row in zip(mean, rows.values(), strict=True)],
+            thousands = [count / 1e3 for count in tokens]
+            perplexities = [math.exp(loss) for loss in losses]
+            curves.append(Series(thousands, perplexities, "o-", label=f"{recipe}, {rows} rows"))
+    ylabel = "held-out perplexity"
+    panels = [
+        Panel(ends, xlabel="targets in a batch or pool", xscale="log", ylabel=ylabel),
+        Panel(curves, xlabel="tokens seen (thousands), first seed", yscale="log", ylabel=ylabel),
     ]
-    return Series(rows, mean, style, errors=reach, label=label)
+    return draw_panels(panels)
+
+
+def with_ranges(rows: dict[int, dict], style: str, label: str) -> Series:
+    """Return a series of mean perplexities, with bars down to the least and up to the largest."""
+    perplexities = [row["perplexity"] for row in rows.values()]
+    means = [statistics.mean(values) for values in perplexities]
+    below = [mean - min(values) for mean, values in zip(means, perplexities, strict=True)]
+    above = [max(values) - mean for mean, values in zip(means, perplexities, strict=True)]
+    return Series(rows, means, style, errors=[below, above], label=label)
 
 
 if __name__ == "__main__":
