@@ -22,6 +22,7 @@ seed on LAMBADA. Training and scoring done before are not repeated. The results 
 of the paper, the end of its figure 5.
 """
 
+import argparse
 import dataclasses
 import itertools
 import json
@@ -44,6 +45,7 @@ from headless_trainer.scoring.score_comparison import compare_scores, comparison
 from headless_trainer.scoring.score_store import folder_name, read_results
 
 PUBLISHED = Path(__file__).with_name("published_paper.json")
+LAMBADA = "lambada_openai"
 ALONE = "E^T alone"
 FREE = "free head"
 # By --init of run_lm_head.py.
@@ -51,6 +53,8 @@ TUNED = {
     "embeddings": "fine-tuned from E^T",
     "prior": "fine-tuned from the free head",
 }
+TUNING_EVALUATIONS = 8
+HELD_OUT = ("tokens_seen", "eval_accuracy", "eval_perplexity")
 FIGURES = {
     "eval_accuracy": "held-out accuracy",
     "eval_perplexity": "held-out perplexity",
@@ -60,11 +64,40 @@ FIGURES = {
 
 
 def main(argv: list[str] | None = None) -> None:
+    args = parse(argv)
+    recipes = (args.headless, *args.vanilla)
+    # Refuses an unknown recipe before the first run.
+    for recipe in recipes:
+        shared.flags_of(recipe)
+    shared.prepare(args)
+
+    def pretrain(run: tuple[int, str]) -> float:
+        seed, recipe = run
+        return shared.pretrain(args, recipe, args.rate, seed)
+
+    shared.mapped(args, pretrain, itertools.product(args.seeds, recipes))
+    tunings = itertools.product(args.seeds, steps_of(args), TUNED)
+    shared.mapped(args, lambda tuning: fine_tune(args, *tuning), tunings)
+    tuned = {
+        (seed, step): {init: held_out(tuning_dir(args, seed, step, init)) for init in TUNED}
+        for seed, step in itertools.product(args.seeds, steps_of(args))
+    }
+    models = []
+    for (seed, step), curves in tuned.items():
+        models += models_at(args, seed, step, curves)
+    tests = {}
+    if args.lambada_file:
+        tests = score_lambada(args, [model for model in models if model["seed"] == args.seeds[0]])
+    report(args, models, tuned, tests)
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """Return the arguments, with the scale's values for those not given."""
     parser = shared.model_arguments(__doc__, recipes=False)
     parser.add_argument(
         "--headless", default="headless + Muon", help="a recipe, named as in recipe.py"
     )
-    vanilla = [f"vanilla {kind} + bias log q + Muon" for kind in ("tied", "untied")]
+    vanilla = ["vanilla tied + bias log q + Muon", "vanilla untied + bias log q + Muon"]
     parser.add_argument("--vanilla", nargs="+", default=vanilla, help="recipes to compare with it")
     parser.add_argument(
         "--rate", type=float, help="learning rate of all recipes; default: the scale's"
@@ -89,48 +122,37 @@ def main(argv: list[str] | None = None) -> None:
             f"--checkpoints {args.checkpoints} does not divide --max_steps {args.max_steps}: "
             "choose another."
         )
-    if args.tuning_steps % 8:
+    if args.tuning_steps % TUNING_EVALUATIONS:
         parser.error(
-            f"--tuning_steps {args.tuning_steps} is not a multiple of its 8 evaluations: choose "
-            "another."
+            f"--tuning_steps {args.tuning_steps} is not a multiple of its {TUNING_EVALUATIONS} "
+            "evaluations: choose another."
         )
     args.settings |= {
         "save_steps": args.max_steps // args.checkpoints,
         "save_total_limit": args.checkpoints,
     }
-    recipes = (args.headless, *args.vanilla)
-    for recipe in recipes:
-        shared.flags_of(recipe)
-    shared.prepare(args)
-    pairs = itertools.product(args.seeds, recipes)
-    shared.mapped(args, lambda pair: shared.pretrain(args, pair[1], args.rate, pair[0]), pairs)
-    tunings = itertools.product(args.seeds, steps_of(args), TUNED)
-    shared.mapped(args, lambda tuning: fine_tune(args, *tuning), tunings)
-    places = itertools.product(args.seeds, steps_of(args))
-    tuned = {
-        place: {init: held_out(tuning_dir(args, *place, init)) for init in TUNED}
-        for place in places
-    }
-    models = [model for place, curves in tuned.items() for model in models_at(args, *place, curves)]
-    first_seed = [model for model in models if model["seed"] == args.seeds[0]]
-    report(args, models, tuned, score_lambada(args, first_seed) if args.lambada_file else {})
+    return args
 
 
 def steps_of(args) -> list[int]:
-    return [args.max_steps // args.checkpoints * (1 + index) for index in range(args.checkpoints)]
+    """Return the steps of all checkpoints, the last being the end."""
+    steps_between = args.max_steps // args.checkpoints
+    return [steps_between * number for number in range(1, args.checkpoints + 1)]
 
 
 def checkpoint(args, recipe: str, seed: int, step: int) -> Path:
+    """Return the folder of a pretraining's checkpoint."""
     return shared.run_dir(args, recipe, args.rate, seed) / f"checkpoint-{step}"
 
 
 def tuning_dir(args, seed: int, step: int, init: str) -> Path:
+    """Return the folder of the fine-tuning of a headless checkpoint."""
     return args.output_dir / "heads" / f"{init}_{seed}_{step}"
 
 
 def fine_tune(args, seed: int, step: int, init: str) -> None:
-    """Fine-tune the head of a checkpoint with the trunk, with an evaluation at step 0 and eight
-    along the way.
+    """Fine-tune the head of a checkpoint with the trunk, with an evaluation at step 0 and
+    ``TUNING_EVALUATIONS`` along the way.
     """
     folder = tuning_dir(args, seed, step, init)
     flags = shared.data_settings(args) | {
@@ -141,10 +163,11 @@ def fine_tune(args, seed: int, step: int, init: str) -> None:
         "learning_rate": args.tuning_rate,
         "per_device_train_batch_size": 16,
         "warmup_steps": 10,
+        # Another order of the rows than that of the pretraining.
         "seed": 1_000 + seed,
         "eval_on_start": "true",
         "eval_strategy": "steps",
-        "eval_steps": args.tuning_steps // 8,
+        "eval_steps": args.tuning_steps // TUNING_EVALUATIONS,
         "save_strategy": "no",
         "logging_steps": 10,
         "disable_tqdm": "true",
@@ -156,9 +179,8 @@ def fine_tune(args, seed: int, step: int, init: str) -> None:
 
 def held_out(run: Path) -> dict[int, dict]:
     """Return tokens seen, held-out accuracy and held-out perplexity of a run, by optimizer step."""
-    names = ("tokens_seen", "eval_accuracy", "eval_perplexity")
     return {
-        point["step"]: {name: point[name] for name in names}
+        point["step"]: {name: point[name] for name in HELD_OUT}
         for point in shared.held_out_points(run)
     }
 
@@ -170,72 +192,74 @@ def models_at(args, seed: int, step: int, tuned: dict[str, dict[int, dict]]) -> 
     Args:
         tuned: `held_out` of the fine-tunings from this step, by the head's initialization.
     """
-    runs = {
-        recipe: shared.run_dir(args, recipe, args.rate, seed)
-        for recipe in (args.headless, *args.vanilla)
-    }
-    before = held_out(runs[args.headless])[step]["tokens_seen"]
-    found = [
-        (ALONE, before, runs[args.headless] / f"alone_{step}", tuned["embeddings"][0]),
-        (FREE, before, runs[args.headless] / f"free_{step}", tuned["prior"][0]),
-    ]
-    for init, curve in tuned.items():
-        found.append(
-            (TUNED[init], before, tuning_dir(args, seed, step, init), curve[args.tuning_steps])
+    models = []
+
+    def add(series: str, folder: Path, point: dict, earlier_tokens: int = 0) -> None:
+        models.append(
+            {
+                "series": series,
+                "seed": seed,
+                "step": step,
+                "folder": folder,
+                "tokens": earlier_tokens + point["tokens_seen"],
+                "eval_accuracy": point["eval_accuracy"],
+                "eval_perplexity": point["eval_perplexity"],
+            }
         )
+
+    headless = shared.run_dir(args, args.headless, args.rate, seed)
+    pretrained_tokens = held_out(headless)[step]["tokens_seen"]
+    # A fine-tuning begins with an evaluation of the head as it was initialized.
+    add(ALONE, headless / f"alone_{step}", tuned["embeddings"][0], pretrained_tokens)
+    add(FREE, headless / f"free_{step}", tuned["prior"][0], pretrained_tokens)
+    for init, curve in tuned.items():
+        folder = tuning_dir(args, seed, step, init)
+        add(TUNED[init], folder, curve[args.tuning_steps], pretrained_tokens)
     for recipe in args.vanilla:
-        found.append((recipe, 0, runs[recipe] / f"model_{step}", held_out(runs[recipe])[step]))
-    return [
-        {
-            "series": series,
-            "seed": seed,
-            "step": step,
-            "folder": folder,
-            "tokens": earlier + point["tokens_seen"],
-        }
-        | {name: point[name] for name in ("eval_accuracy", "eval_perplexity")}
-        for series, earlier, folder, point in found
-    ]
+        run = shared.run_dir(args, recipe, args.rate, seed)
+        add(recipe, run / f"model_{step}", held_out(run)[step])
+    return models
 
 
-def score_lambada(args, models: list[dict]) -> dict[tuple[str, str], list[dict]]:
+def score_lambada(args, models: list[dict]) -> dict[tuple[str, str], list]:
     """Add to each model its accuracy and perplexity on LAMBADA by the LM Evaluation Harness;
     return tests at the last step.
     """
-    inits = {ALONE: "embeddings", FREE: "prior"}
     for model in models:
         if not (model["folder"] / "model.safetensors").is_file():
-            init = inits.get(model["series"])
-            source = checkpoint(
-                args, args.headless if init else model["series"], model["seed"], model["step"]
-            )
-            made = attach_lm_head(source, init=init) if init else vanilla_model(source)
-            made.save_pretrained(model["folder"])
-            AutoTokenizer.from_pretrained(source).save_pretrained(model["folder"])
+            write_language_model(args, model)
     folder = args.output_dir / "heads" / "lambada"
-    length = str(args.settings["max_seq_length"])
-    command = [
-        sys.executable,
-        "run_lm_eval.py",
-        "--tasks",
-        "lambada_openai",
-        "--max_length",
-        length,
-    ]
-    command += ["--data_files", f"lambada_openai={args.lambada_file}", "--output_dir", str(folder)]
-    subprocess.run(
-        [*command, "--model_name_or_path", *(str(model["folder"]) for model in models)], check=True
-    )
-    last = {}
+    command = [sys.executable, "run_lm_eval.py", "--tasks", LAMBADA]
+    command += ["--max_length", str(args.settings["max_seq_length"])]
+    command += ["--data_files", f"{LAMBADA}={args.lambada_file}", "--output_dir", str(folder)]
+    command += ["--model_name_or_path", *(str(model["folder"]) for model in models)]
+    subprocess.run(command, check=True)
+    scores_at_end = {}
     for model in models:
-        results = folder / folder_name(str(model["folder"]))
-        values = read_results(results)["results"]["lambada_openai"]
-        for name, metric in (("lambada_accuracy", "acc"), ("lambada_perplexity", "perplexity")):
-            model[name] = values[f"{metric},none"]
+        scores = folder / folder_name(str(model["folder"]))
+        values = read_results(scores)["results"][LAMBADA]
+        model["lambada_accuracy"] = values["acc,none"]
+        model["lambada_perplexity"] = values["perplexity,none"]
         if model["step"] == args.max_steps:
-            last[model["series"]] = results
-    pairs = itertools.product((FREE, TUNED["embeddings"]), args.vanilla)
-    return {pair: compare_scores(*(last[series] for series in pair)) for pair in pairs}
+            scores_at_end[model["series"]] = scores
+    return {
+        (ours, vanilla): compare_scores(scores_at_end[ours], scores_at_end[vanilla])
+        for ours, vanilla in itertools.product((FREE, TUNED["embeddings"]), args.vanilla)
+    }
+
+
+def write_language_model(args, model: dict) -> None:
+    """Write the language model of a checkpoint, one that was not fine-tuned, into its folder."""
+    inits = {ALONE: "embeddings", FREE: "prior"}
+    series = model["series"]
+    if series in inits:
+        source = checkpoint(args, args.headless, model["seed"], model["step"])
+        language_model = attach_lm_head(source, init=inits[series])
+    else:
+        source = checkpoint(args, series, model["seed"], model["step"])
+        language_model = vanilla_model(source)
+    language_model.save_pretrained(model["folder"])
+    AutoTokenizer.from_pretrained(source).save_pretrained(model["folder"])
 
 
 def vanilla_model(folder: Path):
@@ -261,115 +285,117 @@ def steps_worth(tuned: dict[str, dict[int, dict]]) -> float | None:
 
 
 def report(args, models: list[dict], tuned: dict[tuple[int, int], dict], tests: dict) -> None:
-    shown = [name for name in FIGURES if name in models[0]]
-    rows = []
-    for series, step in itertools.product(
-        (ALONE, FREE, *TUNED.values(), *args.vanilla), steps_of(args)
-    ):
-        same = [model for model in models if (model["series"], model["step"]) == (series, step)]
-        cells = [series, f"{step:,}", f"{same[0]['tokens'] / 1e6:.2f}"]
-        for name in shown:
-            values = [model[name] for model in same if name in model]
-            percents = [100 * value for value in values]
-            cells.append(
-                shared.spread(percents, 2) + " %"
-                if "accuracy" in name
-                else shared.spread(values, 1)
-            )
-        rows.append(cells)
+    """Write the tables, the pictures and the results.
+
+    Args:
+        args: the study's arguments.
+        models: `models_at` all steps, those of the first seed perhaps with scores on LAMBADA.
+        tuned: by seed and step, the fine-tunings from there as in `models_at`.
+        tests: on LAMBADA, by the two series that each compares.
+    """
+    figures = [name for name in FIGURES if name in models[0]]
     worth = {
         step: [steps_worth(tuned[seed, step]) for seed in args.seeds] for step in steps_of(args)
     }
-    never = f"more than {args.tuning_steps:,}"
-    worths = [
-        (f"{step:,}", never if None in values else shared.spread(values, 0))
-        for step, values in worth.items()
-    ]
-    published = json.loads(PUBLISHED.read_text(encoding="utf-8"))["tables"]["3"]["rows"]
-    figures = {
-        name: (row["lambada_openai acc"], row["lambada_openai perplexity"])
-        for name, row in published.items()
+    tables = [table_of_models(args, models, figures), "", table_of_worths(args, worth)]
+    for pair, scores in tests.items():
+        tables.append("\n" + comparison_table(scores, pair))
+    tables += ["", "The paper's figures at the end of its pretraining (table 3):", ""]
+    tables.append(table_of_paper())
+    results = {
+        "models": [
+            {name: value for name, value in model.items() if name != "folder"} for model in models
+        ],
+        "steps_worth": worth,
+        "tests": [
+            (pair, [dataclasses.asdict(score) for score in scores])
+            for pair, scores in tests.items()
+        ],
+        "along the fine-tuning, by seed and step": {
+            init: {f"{seed}, {step}": curves[init] for (seed, step), curves in tuned.items()}
+            for init in TUNED
+        },
     }
-    paper = [
-        (name, f"{accuracy:.2f}%", f"{perplexity:,.1f}")
-        for name, (accuracy, perplexity) in figures.items()
-    ]
-    table = [
-        markdown(
-            ["model", "pretraining steps", "tokens (M)", *(FIGURES[name] for name in shown)], rows
-        ),
-        *(
-            "",
-            markdown(
-                [
-                    "pretraining steps",
-                    "steps of the paper's fine-tuning that the free head is worth",
-                ],
-                worths,
-            ),
-        ),
-        *("\n" + comparison_table(compared, pair) for pair, compared in tests.items()),
-        *("", "The paper's figures at the end of its pretraining (table 3):", ""),
-        markdown(["model", "LAMBADA accuracy", "LAMBADA perplexity"], paper),
-    ]
-    along = {
-        init: {f"{seed}, {step}": by_init[init] for (seed, step), by_init in tuned.items()}
-        for init in TUNED
-    }
-    plain = [{name: value for name, value in model.items() if name != "folder"} for model in models]
-    compared_scores = [
-        (pair, [dataclasses.asdict(score) for score in scores]) for pair, scores in tests.items()
-    ]
-    results = {"models": plain, "steps_worth": worth, "tests": compared_scores}
-    results["along the fine-tuning, by seed and step"] = along
-    pairs = itertools.product((args.headless, *args.vanilla), args.seeds)
-    runs = [shared.run_dir(args, recipe, args.rate, seed) for recipe, seed in pairs]
-    folder = args.results_dir or args.output_dir / "heads" / "results"
     shared.write_results(
-        folder,
+        args.results_dir or args.output_dir / "heads" / "results",
         results,
-        table,
-        draw(args, models, shown, tuned[args.seeds[0], args.max_steps]),
-        runs,
+        tables,
+        draw(args, models, figures, tuned[args.seeds[0], args.max_steps]),
+        [
+            shared.run_dir(args, recipe, args.rate, seed)
+            for recipe, seed in itertools.product((args.headless, *args.vanilla), args.seeds)
+        ],
     )
 
 
-def draw(args, models: list[dict], shown: list[str], at_end: dict[str, dict[int, dict]]):
+def table_of_models(args, models: list[dict], figures: list[str]) -> str:
+    """Return a table of the figures of each series at each step, over seeds."""
+    all_series = (ALONE, FREE, *TUNED.values(), *args.vanilla)
+    rows = []
+    for series, step in itertools.product(all_series, steps_of(args)):
+        of_seeds = [
+            model for model in models if model["series"] == series and model["step"] == step
+        ]
+        cells = [series, f"{step:,}", f"{of_seeds[0]['tokens'] / 1e6:.2f}"]
+        for name in figures:
+            values = [model[name] for model in of_seeds if name in model]
+            if "accuracy" in name:
+                cells.append(shared.spread([100 * value for value in values], 2) + " %")
+            else:
+                cells.append(shared.spread(values, 1))
+        rows.append(cells)
+    head = ["model", "pretraining steps", "tokens (M)", *(FIGURES[name] for name in figures)]
+    return markdown(head, rows)
+
+
+def table_of_worths(args, worth: dict[int, list[float | None]]) -> str:
+    """Return a table of `steps_worth` of all seeds, by pretraining step."""
+    rows = []
+    for step, values in worth.items():
+        shown = f"more than {args.tuning_steps:,}"
+        if None not in values:
+            shown = shared.spread(values, 0)
+        rows.append((f"{step:,}", shown))
+    head = ["pretraining steps", "steps of the paper's fine-tuning that the free head is worth"]
+    return markdown(head, rows)
+
+
+def table_of_paper() -> str:
+    """Return table 3 of the paper."""
+    published = json.loads(PUBLISHED.read_text(encoding="utf-8"))["tables"]["3"]["rows"]
+    rows = []
+    for name, row in published.items():
+        accuracy = f"{row['lambada_openai acc']:.2f}%"
+        rows.append((name, accuracy, f"{row['lambada_openai perplexity']:,.1f}"))
+    return markdown(["model", "LAMBADA accuracy", "LAMBADA perplexity"], rows)
+
+
+def draw(args, models: list[dict], figures: list[str], at_end: dict[str, dict[int, dict]]):
     """Draw perplexities along the pretraining, and along the fine-tuning from its end."""
-    names = [name for name in shown if "perplexity" in name]
-    colours = {
-        series: f"C{index}"
-        for index, series in enumerate((*args.vanilla, *TUNED.values(), FREE, ALONE))
-    }
+    all_series = (*args.vanilla, *TUNED.values(), FREE, ALONE)
+    colours = {series: f"C{index}" for index, series in enumerate(all_series)}
     panels = []
-    for name in names:
-        drawn = []
+    for name in figures:
+        if "perplexity" not in name:
+            continue
+        curves = []
         for series, colour in colours.items():
-            same = [model for model in models if model["series"] == series and name in model]
-            points = {model["tokens"] / 1e6: [] for model in same}
-            for model in same:
-                points[model["tokens"] / 1e6].append(model[name])
-            drawn.append(
-                Series(
-                    points, map(statistics.mean, points.values()), "o-", color=colour, label=series
-                )
-            )
-        panels.append(
-            Panel(drawn, xlabel="tokens seen (millions)", ylabel=FIGURES[name], yscale="log")
-        )
-    drawn = []
+            values_at: dict[float, list[float]] = {}
+            for model in models:
+                if model["series"] == series and name in model:
+                    values_at.setdefault(model["tokens"] / 1e6, []).append(model[name])
+            means = map(statistics.mean, values_at.values())
+            curves.append(Series(values_at, means, "o-", color=colour, label=series))
+        xlabel = "tokens seen (millions)"
+        panels.append(Panel(curves, xlabel=xlabel, ylabel=FIGURES[name], yscale="log"))
+    curves = []
     for init, label in TUNED.items():
         steps, points = zip(*sorted(at_end[init].items()), strict=True)
         perplexities = [point["eval_perplexity"] for point in points]
-        drawn.append(Series(steps, perplexities, "o-", color=colours[label], label=label))
-    panels.append(
-        Panel(
-            drawn,
-            xlabel="steps of fine-tuning at the end",
-            ylabel=FIGURES["eval_perplexity"],
-            yscale="log",
-        )
-    )
+        curves.append(Series(steps, perplexities, "o-", color=colours[label], label=label))
+    xlabel = "steps of fine-tuning at the end"
+    ylabel = FIGURES["eval_perplexity"]
+    panels.append(Panel(curves, xlabel=xlabel, ylabel=ylabel, yscale="log"))
     return draw_panels(panels, legend="below")
 
 
