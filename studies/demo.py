@@ -34,37 +34,23 @@ from headless_trainer.presentation.pictures import Panel, Series, draw_panels, t
 from headless_trainer.presentation.tables import markdown
 from headless_trainer.reporting.curves import curves as curves_of
 
-KINDS = [ModelArguments, DataArguments, HeadlessTrainingArguments]
+SETTINGS = [ModelArguments, DataArguments, HeadlessTrainingArguments]
 # Our best recipe with a vocabulary head, at the best of the rates 8e-3, 16e-3 and 32e-3 for this
 # preset.
 VANILLA = [
-    *(
-        "--objective",
-        "vanilla",
-        "--tie_word_embeddings",
-        "true",
-        "--head_bias",
-        "prior",
-        "--save_strategy",
-        "no",
-    ),
-    *(
-        "--learning_rate",
-        "16e-3",
-        "--muon_learning_rate",
-        "32e-3",
-        "--lr_scheduler_type",
-        "constant",
-        "--warmup_steps",
-        "0",
-    ),
+    "--objective=vanilla",
+    "--tie_word_embeddings=true",
+    "--head_bias=prior",
+    "--save_strategy=no",
+    "--learning_rate=16e-3",
+    "--muon_learning_rate=32e-3",
+    "--lr_scheduler_type=constant",
+    "--warmup_steps=0",
 ]
-
-
 # Characters of all docstrings, read in a few seconds, and of the shortest: most shorter ones say
 # "Return the name."
 CHARACTERS = 6_000_000
-LEAST = 100
+LEAST_CHARACTERS = 100
 
 
 def docstrings(folder: Path) -> list[str]:
@@ -74,28 +60,33 @@ def docstrings(folder: Path) -> list[str]:
     resemble each other.
     """
     roots = [Path(sysconfig.get_paths()["stdlib"])]
-    roots += [
-        Path(importlib.util.find_spec(name).origin).parent for name in ("torch", "transformers")
-    ]
-    sides = {"train": [], "validation": []}
+    for name in ("torch", "transformers"):
+        roots.append(Path(importlib.util.find_spec(name).origin).parent)
+    parts = {"train": [], "validation": []}
     seen = set()
     size = 0
-    for path, place in (
-        (path, path.relative_to(root)) for root in roots for path in sorted(root.rglob("*.py"))
-    ):
-        if size >= CHARACTERS or {"site-packages", "test", "tests"} & {*place.parts}:
-            continue
-        side = "train" if zlib.crc32(place.parent.as_posix().encode()) % 20 else "validation"
-        for text in re.findall(r'"""(.*?)"""', path.read_text("utf-8", "replace"), re.DOTALL):
-            text = inspect.cleandoc(text)
-            if len(text) >= LEAST and text not in seen:
-                seen.add(text)
-                size += len(text)
-                sides[side].append(json.dumps({"text": text}) + "\n")
+    for root in roots:
+        for path in sorted(root.rglob("*.py")):
+            within = path.relative_to(root)
+            if size >= CHARACTERS or {"site-packages", "test", "tests"} & {*within.parts}:
+                continue
+            # One folder in twenty, the same on every machine.
+            is_held_out = zlib.crc32(within.parent.as_posix().encode()) % 20 == 0
+            part = "validation" if is_held_out else "train"
+            source = path.read_text("utf-8", "replace")
+            for text in re.findall(r'"""(.*?)"""', source, re.DOTALL):
+                text = inspect.cleandoc(text)
+                if len(text) >= LEAST_CHARACTERS and text not in seen:
+                    seen.add(text)
+                    size += len(text)
+                    parts[part].append(json.dumps({"text": text}) + "\n")
     folder.mkdir(parents=True, exist_ok=True)
-    for side, lines in sides.items():
-        (folder / f"{side}.jsonl").write_text("".join(lines), encoding="utf-8")
-    return [word for side in sides for word in (f"--{side}_file", str(folder / f"{side}.jsonl"))]
+    flags = []
+    for part, lines in parts.items():
+        file = folder / f"{part}.jsonl"
+        file.write_text("".join(lines), encoding="utf-8")
+        flags += [f"--{part}_file", str(file)]
+    return flags
 
 
 class Clock(TrainerCallback):
@@ -109,27 +100,30 @@ class Clock(TrainerCallback):
         self.used = 0.0
 
     def on_step_begin(self, args, state, control, optimizer=None, **kwargs):
-        done = self.used / self.seconds
         self.begun = time.perf_counter()
-        self.share = done
-        factor = min((done + 0.01) / self.warmup, 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
+        # The share of the run's time that is over.
+        self.share = self.used / self.seconds
+        rising = (self.share + 0.01) / self.warmup
+        falling = 0.5 * (1 + math.cos(math.pi * min(1.0, self.share)))
         for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * factor
+            group["lr"] = group["initial_lr"] * min(rising, falling)
 
     def on_step_end(self, args, state, control, **kwargs):
         self.used += time.perf_counter() - self.begun
         control.should_training_stop |= self.used >= self.seconds
+        # After each quarter of the time.
         control.should_evaluate |= int(4 * self.used / self.seconds) > int(4 * self.share)
 
 
 def main(argv: list[str] | None = None) -> None:
-    argv = ["demo", *(sys.argv[1:] if argv is None else argv)]
+    if argv is None:
+        argv = sys.argv[1:]
+    argv = ["demo", *argv]
     with errors_in_one_line(ValueError, OSError):
-        if not {"train_file", "dataset_name"} & {
-            word.partition("=")[0].strip("-").replace("-", "_") for word in argv
-        }:
+        flags = {word.partition("=")[0].strip("-").replace("-", "_") for word in argv}
+        if not {"train_file", "dataset_name"} & flags:
             argv += docstrings(Path("runs", "docstrings"))
-        headless = make_trainer(*parse_args(KINDS, argv))
+        headless = make_trainer(*parse_args(SETTINGS, argv))
         logging.getLogger("headless_trainer").setLevel(logging.WARNING)
         transformers_logging.set_verbosity_error()
         folder = Path(headless.args.output_dir)
@@ -141,23 +135,19 @@ def main(argv: list[str] | None = None) -> None:
         headless.processing_class.save_pretrained(folder / "lm")
 
         say("with a vocabulary head, for the same time")
-        own = [
-            "--output_dir",
-            f"{folder}_vanilla",
-            "--train_tokenizer",
-            "false",
-            "--tokenizer_name",
-            str(folder),
+        vanilla_flags = [
+            *VANILLA,
+            *("--output_dir", f"{folder}_vanilla"),
+            # With the tokenizer that the headless run has trained.
+            "--train_tokenizer=false",
+            *("--tokenizer_name", str(folder)),
+            # Any other size than the default would warn that no tokenizer of it is trained.
+            f"--vocab_size={ModelArguments.vocab_size}",
+            # More steps than the time allows: the clock ends the run, and evaluates.
+            f"--max_steps={4 * args.max_steps}",
+            "--eval_strategy=no",
         ]
-        steps = [
-            "--vocab_size",
-            str(ModelArguments.vocab_size),
-            "--max_steps",
-            str(4 * args.max_steps),
-        ]
-        vanilla = make_trainer(
-            *parse_args(KINDS, [*argv, *VANILLA, *own, *steps, "--eval_strategy", "no"])
-        )
+        vanilla = make_trainer(*parse_args(SETTINGS, [*argv, *vanilla_flags]))
         logging.getLogger("headless_trainer").setLevel(logging.WARNING)
         vanilla.add_callback(Clock(headless.window.train_seconds, warmup=0.1))
         train(vanilla)
@@ -169,6 +159,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def say(text: str) -> None:
+    """Print a line with the time of day."""
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
@@ -181,13 +172,11 @@ def draw(trainers: dict, path: Path) -> None:
     """Draw held-out perplexity against the time of training steps."""
     series = []
     for label, trainer in trainers.items():
-        end = trainer.state.global_step, trainer.window.tokens_seen, trainer.window.train_seconds
-        table = curves_of(trainer.state.log_history, end).dropna(subset=["eval_cross_entropy"])
-        series.append(
-            Series(
-                table["train_seconds"], table["eval_cross_entropy"].map(math.exp), "o-", label=label
-            )
-        )
+        window = trainer.window
+        end = (trainer.state.global_step, window.tokens_seen, window.train_seconds)
+        logged = curves_of(trainer.state.log_history, end).dropna(subset=["eval_cross_entropy"])
+        perplexities = logged["eval_cross_entropy"].map(math.exp)
+        series.append(Series(logged["train_seconds"], perplexities, "o-", label=label))
     axis = {"xlabel": "seconds of training steps", "ylabel": "held-out perplexity", "yscale": "log"}
     path.write_bytes(to_png(draw_panels([Panel(series, **axis)], size=(6, 4))))
 
@@ -195,25 +184,21 @@ def draw(trainers: dict, path: Path) -> None:
 def show(folder: Path, headless, vanilla, model) -> None:
     """Print the table, a sample, the paths of picture and model, and what to do next."""
     ids = torch.tensor(headless.eval_dataset["input_ids"][:])[:, 1:]
-    unigram = -log_prior(headless.token_counts)[ids].mean().item()
-    rows = [("token frequencies alone", "", "", unigram)]
+    nats_by_frequencies = -log_prior(headless.token_counts)[ids].mean().item()
+    rows = [("token frequencies alone", "", "", perplexity(nats_by_frequencies))]
     for name, run in (
         ("headless, with its free head", headless),
         ("with a vocabulary head", vanilla),
     ):
-        tokens = run.window.tokens_seen / 1e6
-        seconds = run.window.train_seconds
-        rows.append((name, f"{tokens:.2f} M", f"{seconds:.0f} s", last(run, "eval_cross_entropy")))
-    head = ("held out", "tokens", "training", "perplexity")
-    print("\n" + markdown(head, [(*row, f"{math.exp(nats):,.0f}") for *row, nats in rows]))
+        tokens = f"{run.window.tokens_seen / 1e6:.2f} M"
+        seconds = f"{run.window.train_seconds:.0f} s"
+        rows.append((name, tokens, seconds, perplexity(last(run, "eval_cross_entropy"))))
+    print("\n" + markdown(("held out", "tokens", "training", "perplexity"), rows))
+    tokenizer = headless.processing_class
     set_seed(0)
-    start = headless.processing_class(
-        "Return the", return_tensors="pt", return_token_type_ids=False
-    )
-    written = model.generate(**start, max_new_tokens=25, do_sample=True, top_p=0.8)
-    print(
-        f"\nIt writes: {headless.processing_class.decode(written[0], skip_special_tokens=True)!r}"
-    )
+    start = tokenizer("Return the", return_tensors="pt", return_token_type_ids=False)
+    sample = model.generate(**start, max_new_tokens=25, do_sample=True, top_p=0.8)
+    print(f"\nIt writes: {tokenizer.decode(sample[0], skip_special_tokens=True)!r}")
     print(
         f"\n{folder}/comparison.png  perplexity against time\n{folder}/lm/             an "
         "ordinary causal language model"
@@ -222,6 +207,11 @@ def show(folder: Path, headless, vanilla, model) -> None:
         "\nNext, on text of your own:\n  .venv/bin/headless-trainer pretrain recipe_decoder "
         "--train_file 'corpus/*.txt'"
     )
+
+
+def perplexity(nats: float) -> str:
+    """Format a mean cross-entropy as a perplexity."""
+    return f"{math.exp(nats):,.0f}"
 
 
 if __name__ == "__main__":
