@@ -33,7 +33,8 @@ from headless_trainer.timing.step_rows import stand_in_tokenizer, token_shares
 from headless_trainer.trainers.isolation import sent
 from headless_trainer.trainers.pretraining import PretrainingTrainer
 
-SPECIAL_TOKENS = 5  # the first ids of the stand-in tokenizer
+# The first ids of the stand-in tokenizer.
+SPECIAL_TOKENS = 5
 MASK_TOKEN = 4
 # On a GPU, so that the host prepares one step while another runs.
 STEPS_TOGETHER = 8
@@ -80,16 +81,21 @@ def expected_counts(problem) -> Tensor:
 
 
 def config_of(problem) -> PreTrainedConfig:
+    """Return the configuration of a problem's model."""
     _, model_type, settings = MODELS[problem.model]
     return AutoConfig.for_model(model_type, vocab_size=problem.vocab_size, **settings)
 
 
 def trunk_class(problem) -> type:
+    """Return the class of a problem's model without a head."""
     return AutoModel
 
 
 def language_model_class(problem) -> type:
-    return AutoModelForMaskedLM if MODELS[problem.model][0] == "mlm" else AutoModelForCausalLM
+    """Return the class of a problem's model with a head over the vocabulary."""
+    if MODELS[problem.model][0] == "mlm":
+        return AutoModelForMaskedLM
+    return AutoModelForCausalLM
 
 
 def new_model(problem, model_class: Callable[..., type], device: torch.device) -> PreTrainedModel:
@@ -149,9 +155,11 @@ def plain_step(model_class: Callable[..., type], loss_of: Callable[..., Tensor])
 
     def build(problem, folder: str, device: torch.device) -> Step:
         model = new_model(problem, model_class, device).train()
+        # No loss reaches the pooler.
         if getattr(model.base_model, "pooler", None) is not None:
             model.base_model.pooler = None
-        model.config.use_cache = False  # as Trainer sets it
+        # As Trainer sets it.
+        model.config.use_cache = False
         optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, fused=True)
 
         def step(batch: dict[str, Tensor]) -> None:

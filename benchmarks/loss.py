@@ -51,10 +51,12 @@ DEFAULT_SIZES = {
     "cpu": ["1024,256,32000", "8192,512,50304"],
     "cuda": ["2048,768,50304", "16384,768,50304", "65536,768,50304", "65536,768,256000"],
 }
+DEFAULT_DTYPES = {"cpu": "float32", "cuda": "bfloat16"}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 REFERENCE = "K x U, cwt_loss (auto)"
+# Scores in a chunk, and other numbers to try.
 CHUNK = losses.CHUNK_ELEMENTS["cuda"]
-CHUNKS = {"cpu": (), "cuda": (2**25, 2**28)}  # others to try
+CHUNKS = {"cpu": (), "cuda": (2**25, 2**28)}
 
 # Outputs (K, D), targets (K,) and an embedding (V, D).
 Inputs = tuple[Tensor, Tensor, Tensor]
@@ -71,17 +73,20 @@ def paper(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
 
 
 def widened(scores: Tensor) -> Tensor:
+    """Return scores in float32 at least."""
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
-@functools.lru_cache(maxsize=1)  # a training makes them on the host, before the step
+# A training makes them on the host, before the step.
+@functools.lru_cache(maxsize=1)
 def candidates(targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the index in their pool of ``(K,)`` targets, and the pool's ids and log counts.
 
     Both are ``(U,)``, padded; the log counts are float64.
     """
     pool = NegativePool.from_targets(targets)
-    missing = -len(pool) % losses.MULTIPLE["cuda"]  # for all methods
+    # Padded for all methods, as a training on a GPU does.
+    missing = -len(pool) % losses.MULTIPLE["cuda"]
     ids = F.pad(pool.ids, (0, missing))
     log_counts = F.pad(pool.log_counts(torch.float64), (0, missing), value=-math.inf)
     return pool.index_of(targets), ids, log_counts
@@ -90,6 +95,7 @@ def candidates(targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def contrastive(
     hidden: Tensor, targets: Tensor, weight: Tensor, backend: str, cuda: int = CHUNK
 ) -> Tensor:
+    """Return the project's loss, with chunks of ``cuda`` scores."""
     index, ids, log_counts = candidates(targets)
     log_counts = log_counts.to(torch.promote_types(hidden.dtype, torch.float32))
     with mock.patch.dict(losses.CHUNK_ELEMENTS, cuda=cuda):
@@ -111,7 +117,8 @@ def among_candidates(head: Head) -> Method:
 
     def loss(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
         index, ids, log_counts = candidates(targets)
-        bias = log_counts.to(hidden.dtype)  # Liger's dtypes must be equal
+        # Liger's dtypes must be equal.
+        bias = log_counts.to(hidden.dtype)
         return head(hidden, index, F.embedding(ids, weight), bias) + log_counts[index].mean()
 
     return loss
@@ -128,6 +135,7 @@ def plain_head(
 
 
 def own_head(*inputs, cuda: int = CHUNK, **settings) -> Tensor:
+    """Return the loss by the project's head, with chunks of ``cuda`` logits."""
     with mock.patch.dict(losses.CHUNK_ELEMENTS, cuda=cuda):
         return losses.vocabulary_cross_entropy(*inputs, backend="chunked", **settings)
 
@@ -135,6 +143,7 @@ def own_head(*inputs, cuda: int = CHUNK, **settings) -> Tensor:
 def torch_head(
     hidden: Tensor, targets: Tensor, weight: Tensor, bias=None, *, reduction: str = "mean"
 ) -> Tensor:
+    """Return the loss by torch's own head, which does not hold all logits."""
     return F.linear_cross_entropy(
         hidden,
         weight,
@@ -286,7 +295,8 @@ def measure(inputs: Inputs, repeats: int) -> list[dict]:
     for name, method in all_methods.items():
         try:
             memory[name] = extra_memory(name, method, inputs)
-        except RuntimeError as error:  # from torch, or from a killed process
+        except RuntimeError as error:
+            # From torch, or from a killed process.
             where = f"K, D, V = {(len(hidden), width, vocab_size)}"
             print(f"{name} at {where}: {error}", file=sys.stderr)
     runs = {name: functools.partial(run_once, all_methods[name], inputs) for name in memory}
@@ -321,10 +331,12 @@ def alternate(
 
 
 def machine(device: str) -> str:
+    """Return a device and the number of threads."""
     return f"{hardware(torch.device(device))}, {torch.get_num_threads()} threads"
 
 
 def results_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that says where to write results."""
     parser.add_argument(
         "--results_dir", type=Path, help="folder for results.json with all seconds and their origin"
     )
@@ -358,7 +370,7 @@ def main() -> None:
     )
     results_argument(parser)
     args = parser.parse_args()
-    dtype_name = args.dtype or ("bfloat16" if DEVICE == "cuda" else "float32")
+    dtype_name = args.dtype or DEFAULT_DTYPES[DEVICE]
     figures = []
     for size in args.sizes or DEFAULT_SIZES[DEVICE]:
         count, width, vocab_size = map(int, size.split(","))

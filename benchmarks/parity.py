@@ -45,9 +45,11 @@ from headless_trainer.objective.masking import (
 from headless_trainer.timing.step_rows import stand_in_tokenizer
 
 VOCAB = 500
-LENGTH = 32  # tokens in a row
+# Tokens in a row.
+LENGTH = 32
 ROWS = 48
-SIZE = (1000, 96, 2000)  # K, D, V of the loss: not multiples of a block
+# K, D, V of the loss: not multiples of a block.
+SIZE = (1000, 96, 2000)
 ENCODER = argparse.Namespace(model="tiny-encoder", vocab_size=VOCAB)
 DECODER = argparse.Namespace(model="tiny-decoder", vocab_size=VOCAB)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -70,7 +72,9 @@ Figures = dict[str, tuple[float, float]]
 def relative(got: Tensor, want: Tensor) -> float:
     """Return the norm of the error relative to that of ``want``; infinity if it is not a number."""
     error = ((got.double() - want.double()).norm() / want.double().norm()).item()
-    return float("inf") if math.isnan(error) else error
+    if math.isnan(error):
+        return math.inf
+    return error
 
 
 def loss_and_gradients(
@@ -83,6 +87,7 @@ def loss_and_gradients(
 
 
 def in_float64(inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the inputs of a loss in float64, whose gradients are separate from theirs."""
     hidden, targets, weight = inputs
     wide_hidden = hidden.detach().double().requires_grad_()
     wide_weight = weight.detach().double().requires_grad_()
@@ -187,6 +192,7 @@ class Watched(TrainerCallback):
 
 
 def make_rows() -> list[dict]:
+    """Draw the rows of all trainings, with frequencies as those of a text."""
     generator = torch.Generator().manual_seed(1)
     shares = 1.0 / (torch.arange(5, VOCAB) + 2.7)
     return [
@@ -243,18 +249,20 @@ def train(folder, device: str, problem, resume=None, dropout: float = 0.0, **set
 
 
 def losses(trainer) -> Tensor:
+    """Return the ``(steps,)`` logged losses in float64."""
     return torch.tensor(
         [log["loss"] for log in trainer.state.log_history if "loss" in log], dtype=torch.float64
     )
 
 
 def weights(trainer) -> Tensor:
-    return torch.cat(
-        [tensor.detach().float().cpu().flatten() for tensor in trainer.model.state_dict().values()]
-    )
+    """Return all weights of the model in one vector."""
+    tensors = trainer.model.state_dict().values()
+    return torch.cat([tensor.detach().float().cpu().flatten() for tensor in tensors])
 
 
 def whole(gradients: dict[str, Tensor]) -> Tensor:
+    """Return all gradients in one vector, by their names' order."""
     return torch.cat([gradients[name].flatten() for name in sorted(gradients)])
 
 
@@ -280,6 +288,7 @@ def check_step(device: str) -> Figures:
 
 @contextlib.contextmanager
 def deterministic():
+    """Let torch use deterministic algorithms alone."""
     torch.use_deterministic_algorithms(True)
     try:
         yield
@@ -339,8 +348,10 @@ def check_compiled(device: str) -> Figures:
     The number of targets differs from step to step.
     """
     figures = {}
-    # inductor takes minutes to compile for a CPU
-    backend = "eager" if device == "cpu" else "inductor"
+    backend = "inductor"
+    if device == "cpu":
+        # inductor takes minutes to compile for a CPU.
+        backend = "eager"
     for problem in (ENCODER, DECODER):
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()

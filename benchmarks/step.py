@@ -117,7 +117,7 @@ def measure_batch(args: argparse.Namespace, batch_size: int) -> dict[str, dict]:
     methods = methods_of(args)
     flags = flags_of(args, batch_size)
     model_args, data_args, settings = parse_args(ARGUMENT_CLASSES, flags)
-    task = MODELS[args.model][0]
+    task, _, _ = MODELS[args.model]
     rows, _ = rows_of(stand_in_tokenizer(args.vocab_size), model_args, data_args, settings)
 
     def request_of(method: str, seconds: float) -> TurnRequest:
@@ -128,18 +128,21 @@ def measure_batch(args: argparse.Namespace, batch_size: int) -> dict[str, dict]:
     measured = measure(request_of, list(methods), seconds=math.inf, rounds=rounds)
     print_table(args, batch_size, measured)
     first = next(iter(measured.values()))
+    if not first.was_timed:
+        return {}
     return {
         method: {
-            "seconds": [second for turn in of.seconds for second in turn],
-            "ratio": of.time_over(first),
-            "mib": of.peak_mib,
+            "seconds": [seconds for turn in measurements.seconds for seconds in turn],
+            "ratio": measurements.time_over(first),
+            "mib": measurements.peak_mib,
         }
-        for method, of in measured.items()
-        if of.was_timed and first.was_timed
+        for method, measurements in measured.items()
+        if measurements.was_timed
     }
 
 
 def methods_of(args: argparse.Namespace) -> dict[str, tuple[str, list[str]]]:
+    """Return the line of `compare-steps` and further flags of each method, also of each pool."""
     methods = {name: METHODS[name] for name in args.methods}
     for size in args.pool_size:
         methods[f"headless, pools of {size:,}"] = ("headless", ["--pool_size", str(size)])
@@ -162,14 +165,18 @@ def flags_of(args: argparse.Namespace, batch_size: int) -> list[str]:
 def print_table(
     args: argparse.Namespace, batch_size: int, measured: dict[str, Measurements]
 ) -> None:
+    """Print the times, ratios and peaks of one batch size, and why a method has none."""
     first = next(iter(measured.values()))
     rows = []
-    for method, of in measured.items():
-        if not of.was_timed:
-            rows.append((method, of.reason, "", ""))
+    for method, measurements in measured.items():
+        if not measurements.was_timed:
+            rows.append((method, measurements.reason, "", ""))
             continue
-        ratio = f"{of.time_over(first):.2f}" if first.was_timed else ""
-        rows.append((method, f"{1000 * of.median:.1f}", ratio, f"{of.peak_mib:,.0f}"))
+        ratio = ""
+        if first.was_timed:
+            ratio = f"{measurements.time_over(first):.2f}"
+        milliseconds = f"{1000 * measurements.median:.1f}"
+        rows.append((method, milliseconds, ratio, f"{measurements.peak_mib:,.0f}"))
     size = f"{args.model}, {batch_size} x {args.length} tokens, V = {args.vocab_size:,}"
     precision = "bf16" if args.bf16 else "float32"
     print(f"{size}, {precision}, {machine(DEVICE)}, {software()['Versions']}\n")
@@ -184,7 +191,7 @@ def draw(measured: dict[int, dict[str, dict]], path: str) -> None:
 
     def panel(label: str, values: dict[str, list[float]]) -> Panel:
         series = [Series(batch_sizes, values[name], "o-", label=name) for name in methods]
-        highest = max(max(of_method) for of_method in values.values())
+        highest = max(max(values_of_method) for values_of_method in values.values())
         return Panel(
             series,
             xlabel="rows in a batch",
