@@ -19,7 +19,8 @@ Entry = str | Mapping[str, Any]
 # Where an entry keeps the values to compare: a name, or names from the outside to the inside.
 Measure = str | tuple[str, ...]
 
-ABOUT_THE_SAME = 0.015  # the largest relative difference of two means that are called level
+# The largest relative difference of two means that are called level.
+ABOUT_THE_SAME = 0.015
 
 
 def values_of(results: Any, entry: Entry, measure: Measure) -> np.ndarray:

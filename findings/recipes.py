@@ -11,7 +11,8 @@ BETA2 = " + beta2 0.999"
 EPSILON = f"{BETA2} + epsilon 1e-5"
 # Each method with the settings that suit it in longer trainings, and headless with larger pools.
 HEADLESS = UNTIED + BETA2
-VANILLA_DEFAULT = UNTIED_VANILLA + BETA2  # AdamW's epsilon is its default
+# AdamW's epsilon is its default.
+VANILLA_DEFAULT = UNTIED_VANILLA + BETA2
 VANILLA = UNTIED_VANILLA + EPSILON
 LARGE_POOLS = f"{HEADLESS} + pools of 32512"
 

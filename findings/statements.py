@@ -21,7 +21,8 @@ from findings.records import is_clear, of_each_seed, of_seeds, one_having
 from findings.records import results as read_results
 from headless_trainer.presentation.significance import LEVEL
 
-CHUNKED_LOSS = "K x U, cwt_loss chunks of 67,108,864"  # the default size of chunks
+# With the default size of chunks.
+CHUNKED_LOSS = "K x U, cwt_loss chunks of 67,108,864"
 
 
 def mean_of(models: list[dict], name: str, group: int | None = None) -> float:
