@@ -30,8 +30,8 @@ from headless_trainer import (
     VanillaTrainer,
 )
 from headless_trainer.timing.step_rows import stand_in_tokenizer, token_shares
-from headless_trainer.trainers.isolation import sent
 from headless_trainer.trainers.pretraining import PretrainingTrainer
+from headless_trainer.trainers.transfer import on_device
 
 # The first ids of the stand-in tokenizer.
 SPECIAL_TOKENS = 5
@@ -164,7 +164,7 @@ def plain_step(model_class: Callable[..., type], loss_of: Callable[..., Tensor])
 
         def step(batch: dict[str, Tensor]) -> None:
             with torch.autocast(device.type, torch.bfloat16, enabled=problem.bf16):
-                loss = loss_of(problem, model, sent(batch["input_ids"], device))
+                loss = loss_of(problem, model, on_device(batch["input_ids"], device))
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()

@@ -186,7 +186,7 @@ def scoring_modules(trunk: nn.Module) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def give(trunk: PreTrainedModel, name: str, values: Tensor) -> nn.Embedding:
+def add_candidate_table(trunk: PreTrainedModel, name: str, values: Tensor) -> nn.Embedding:
     """Add to a trunk, in place, a trainable submodule with one row per candidate, unless it exists.
 
     Its ``name`` begins with `PREFIX`; ``values``, ``(V, ...)``, are its initial values.
@@ -211,7 +211,7 @@ def untie(trunk: PreTrainedModel, values: Tensor | None = None) -> PreTrainedMod
         rows, width = weight.shape
         values = nn.Embedding(rows, width, device=weight.device, dtype=weight.dtype).weight
         values.normal_(std=getattr(trunk.config, "initializer_range", None) or 0.02)
-    give(trunk, NAME, values)
+    add_candidate_table(trunk, NAME, values)
     return trunk
 
 
@@ -227,7 +227,9 @@ def load_trunk(source: str | Path, **kwargs) -> PreTrainedModel:
             # An open file of safetensors has names, but cannot be iterated over.
             for name in weights.keys():  # noqa: SIM118
                 if name.startswith(PREFIX):
-                    give(trunk, name.removesuffix(".weight"), weights.get_tensor(name))
+                    add_candidate_table(
+                        trunk, name.removesuffix(".weight"), weights.get_tensor(name)
+                    )
     if not scoring_modules(trunk):
         raise ValueError(
             f"model_name_or_path {str(source)!r} was trained with a separate candidate matrix, "

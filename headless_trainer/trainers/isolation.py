@@ -3,9 +3,7 @@
 Letters used in shapes: B rows, T tokens in a row.
 """
 
-import dataclasses
 import inspect
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,6 +14,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from ..models.padding_row import first_position
 from ..models.trunk import input_embedding, set_for_probe
 from ..objective.masking import document_bounds, document_mask, document_positions
+from .transfer import on_device
 
 # Kinds of attention that run on every device, and that take a mask between pairs of tokens.
 PLAIN_ATTENTION = ("sdpa", "eager")
@@ -28,22 +27,6 @@ LARGEST_DIFFERENCE = 1e-5
 LARGEST_CHANGE = 1e-4
 OTHER_MODELS = "use another architecture (GPT-2, GPT-NeoX, Llama, BERT, ...)"
 LEAVE_OUT = "or leave isolate_documents out"
-
-
-def sent(value: Any, device: torch.device) -> Any:
-    """Move a value to a device: every tensor in its dictionaries, lists, tuples and dataclasses."""
-    if isinstance(value, Tensor):
-        if device.type == "cuda" and value.device != device:
-            # An unpinned copy would wait for all queued work of the device.
-            return value.pin_memory().to(device, non_blocking=True)
-        return value.to(device)
-    if isinstance(value, Mapping):
-        return {name: sent(item, device) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)([sent(item, device) for item in value])
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.replace(value, **sent(vars(value), device))
-    return value
 
 
 class DocumentIsolation:
@@ -124,11 +107,11 @@ class DocumentIsolation:
     ) -> None:
         if self._takes_positions:
             inputs.setdefault("position_ids", positions + self._first_position)
-        visible = document_mask(sent(positions, device))  # (B, 1, T, T) bool
+        visible = document_mask(on_device(positions, device))  # (B, 1, T, T) bool
         if "attention_mask" in inputs:
             # Padding attends to padding: a position that attends to nothing gives NaN, which
             # spreads in the next layer.
-            is_text = sent(inputs["attention_mask"].bool(), device)  # (B, T)
+            is_text = on_device(inputs["attention_mask"].bool(), device)  # (B, T)
             visible &= is_text[:, None, :, None] == is_text[:, None, None, :]
         mask = self._as_read(visible)
         if self._has_windows:

@@ -26,7 +26,7 @@ from ..processes.coordination import HostExchange
 
 # The pools of each micro-batch, which share its predictions in equal parts, and the divisor of its
 # summed loss.
-Shares = Sequence[tuple[tuple[NegativePool, ...], Tensor | float]]
+PoolsOfStep = Sequence[tuple[tuple[NegativePool, ...], Tensor | float]]
 
 RECENT_NAME = "recent_targets_{}.safetensors"  # in a checkpoint, for each process
 
@@ -103,7 +103,7 @@ class CandidatePools:
         self.least_targets = args.pool_size or 0
         self.earlier: RecentTargets | DrawnTargets = RecentTargets(args.pool_size or 0)
 
-    def __call__(self, targets: list[Tensor], step: int, remember: bool) -> Shares:
+    def __call__(self, targets: list[Tensor], step: int, remember: bool) -> PoolsOfStep:
         """Return pools and divisor of each micro-batch of a step.
 
         Args:
@@ -114,13 +114,13 @@ class CandidatePools:
         drawn = self.draws.draw(step)
         if self.args.negatives == "micro_batch":
             # The mean over the step of each micro-batch's own mean, as in the paper.
-            shares = [
+            of_micro_batches = [
                 (self._pools_of_forward(ids, drawn, step), max(1, ids.numel()) * len(targets))
                 for ids in targets
             ]
             if remember and self.args.pool_size:
                 self._remember(NegativePool.from_targets(targets), step)
-            return shares
+            return of_micro_batches
 
         of_step = NegativePool.from_targets(targets)
         divisor = of_step.targets

@@ -74,9 +74,9 @@ from .checks import CheckedModel, check_model, check_settings
 from .data_loading import HeldOutBatches, Passes, own_loader
 from .evaluation import Evaluation, fixed_pool, generators_set_aside
 from .finite import FiniteCheck, check_precision
-from .pools import CandidatePools, Shares
+from .padding_gradients import PaddingGradients
+from .pools import CandidatePools, PoolsOfStep
 from .reading import ending_error, lost_workers_named
-from .roles import EmbeddingRoles
 from .run import CheckedRun, Run
 from .sparse_rows import SparseRows
 from .step import (
@@ -224,7 +224,7 @@ class PretrainingTrainer(Trainer):
         if inner is model:  # an adapter does not train the embedding
             free_padding_row(self.model, processing_class, args.seed)
         self.embedding = input_embedding(inner)
-        self.roles = EmbeddingRoles(self.embedding)
+        self.padding_gradients = PaddingGradients(self.embedding)
         # Counts over all training of the model: this run and the checkpoint that it was loaded
         # from.
         counts, totals = resume.counts_beside(
@@ -261,7 +261,7 @@ class PretrainingTrainer(Trainer):
         """Return the part of the model of the user that is trained."""
         return model
 
-    def candidates_of_step(self, targets: list[Tensor]) -> Shares:
+    def candidates_of_step(self, targets: list[Tensor]) -> PoolsOfStep:
         """Return pools and divisor of each micro-batch of a step (see `MicroBatch`), from the
         ``(K,)`` target ids of each.
         """
@@ -338,7 +338,7 @@ class PretrainingTrainer(Trainer):
     # Step -------------------------------------------------------------------------------------
 
     def _get_dataloader(
-        self, dataset: Any, *given: Any, is_training: bool = False, **named: Any
+        self, dataset: Any, *positional: Any, is_training: bool = False, **named: Any
     ) -> DataLoader:
         args = self.args
         if not is_training:
@@ -361,7 +361,7 @@ class PretrainingTrainer(Trainer):
         if isinstance(dataset, IterableDataset) and not hasattr(dataset, "__len__"):
             dataset = Passes(dataset)
         named["is_training"] = True
-        loader = super()._get_dataloader(dataset, *given, **named)
+        loader = super()._get_dataloader(dataset, *positional, **named)
         # Batches stay on the host until their targets are drawn.
         loader.device = None
         return with_following_workers(loader)
@@ -465,7 +465,7 @@ class PretrainingTrainer(Trainer):
             (inputs,) = self._draw([inputs]).batches
         micro_batch = inputs[CARRIED]
         inputs = {name: value for name, value in inputs.items() if name != CARRIED}
-        self.roles.expect_inputs(inputs.get("attention_mask"))
+        self.padding_gradients.expect_inputs(inputs.get("attention_mask"))
         return inputs, micro_batch
 
     def autocast_smart_context_manager(
@@ -900,7 +900,7 @@ class PretrainingTrainer(Trainer):
         )
         around.enter_context(ended_with_launcher())
         # What changes the model or the arguments is innermost: everything above sees them restored.
-        around.enter_context(self.roles.told_apart())
+        around.enter_context(self.padding_gradients.dropped())
         if self.sparse_rows is not None:
             around.enter_context(self.sparse_rows.updated_as_rows())
         if self.stream is not None:

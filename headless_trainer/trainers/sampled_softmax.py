@@ -25,7 +25,7 @@ from ..objective.negatives import DrawnTargets, NegativePool
 from ..objective.prior import log_prior
 from .evaluation import vocabulary_scores
 from .mean_prediction import MeanPrediction, PredictedDraws
-from .pools import Shares
+from .pools import PoolsOfStep
 from .pretraining import PretrainingTrainer
 from .step import Step
 
@@ -131,14 +131,14 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
             )
         return token_counts[: self.head.size]
 
-    def candidates_of_step(self, targets: list[Tensor]) -> Shares:
+    def candidates_of_step(self, targets: list[Tensor]) -> PoolsOfStep:
         """Return the pools of a step; of an exact one, the whole vocabulary."""
         self.prediction.renew()
-        shares = super().candidates_of_step(targets)
+        of_micro_batches = super().candidates_of_step(targets)
         if not self.is_exact_step:
-            return shares
+            return of_micro_batches
         whole = NegativePool.of_vocabulary(self.head.size)
-        return [((whole,), divisor) for _pools, divisor in shares]
+        return [((whole,), divisor) for _pools, divisor in of_micro_batches]
 
     @property
     def is_exact_step(self) -> bool:

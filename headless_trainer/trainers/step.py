@@ -40,8 +40,9 @@ from ..objective.masking import (
     unlearned_tokens,
 )
 from ..objective.negatives import NegativePool
-from .isolation import DocumentIsolation, sent
-from .pools import Shares
+from .isolation import DocumentIsolation
+from .pools import PoolsOfStep
+from .transfer import on_device
 
 # A batch carries its `MicroBatch` under this name, which no column of a dataset has.
 CARRIED = "headless_trainer.micro_batch"
@@ -63,7 +64,7 @@ def draw_step(
     device: torch.device,
     *,
     make_targets: "TargetMaker",
-    choose_candidates: Callable[[list[Tensor]], Shares],
+    choose_candidates: Callable[[list[Tensor]], PoolsOfStep],
 ) -> "Step":
     """Draw inputs, targets and candidates for all micro-batches of an optimizer step.
 
@@ -77,16 +78,16 @@ def draw_step(
     """
     # The host knows every size at once, and works while the device is still busy with the previous
     # step.
-    host_batches = [sent(batch, torch.device("cpu")) for batch in batches]
+    host_batches = [on_device(batch, torch.device("cpu")) for batch in batches]
     inputs_of_forwards = [make_targets(batch, step, device) for batch in host_batches]
     labels_of_forwards = [inputs.pop("labels") for inputs in inputs_of_forwards]
     predictions_of_forwards = [predictions(labels) for labels in labels_of_forwards]
     targets = [target_ids for _predicted, target_ids in predictions_of_forwards]
-    shares = choose_candidates(targets)
+    pools_of_step = choose_candidates(targets)
 
     micro_batches = []
     for index, (predicted, target_ids) in enumerate(predictions_of_forwards):
-        pools, divisor = shares[index]
+        pools, divisor = pools_of_step[index]
         micro_batch = MicroBatch.of(
             predicted,
             target_ids,
@@ -101,7 +102,7 @@ def draw_step(
         for inputs, micro_batch in zip(inputs_of_forwards, micro_batches, strict=True)
     ]
     input_ids = [inputs["input_ids"] for inputs in inputs_of_forwards]
-    return Step(sent(carrying, device), input_ids, micro_batches)
+    return Step(on_device(carrying, device), input_ids, micro_batches)
 
 
 def count_tokens(batch: dict[str, Tensor]) -> int:

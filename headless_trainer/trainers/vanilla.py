@@ -11,7 +11,7 @@ from ..objective.losses import vocabulary_cross_entropy
 from ..objective.negatives import NegativePool
 from ..objective.prior import candidate_log_prior
 from .evaluation import vocabulary_scores
-from .pools import Shares
+from .pools import PoolsOfStep
 from .pretraining import PretrainingTrainer
 
 
@@ -112,7 +112,7 @@ class VanillaTrainer(PretrainingTrainer):
             hidden, target_ids, vectors, bias, softcap=self.head.softcap, reduction="sum"
         )
 
-    def candidates_of_step(self, targets: list[Tensor]) -> Shares:
+    def candidates_of_step(self, targets: list[Tensor]) -> PoolsOfStep:
         """Return no pools, and the divisor for the mean over the step's predictions on all
         processes.
         """

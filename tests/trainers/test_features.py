@@ -42,7 +42,7 @@ from headless_trainer import (
     load_token_counts,
 )
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
-from headless_trainer.models.candidate_head import CandidateHead, give, load_trunk
+from headless_trainer.models.candidate_head import CandidateHead, add_candidate_table, load_trunk
 from headless_trainer.objective.negatives import NegativePool
 from headless_trainer.objective.prior import log_prior
 from headless_trainer.trainers.sparse_rows import SparseRows
@@ -185,7 +185,7 @@ def test_a_bias_of_the_candidates_is_a_subclass_of_their_head(tmp_path, clm_toke
 
     class Biased(CandidateHead):
         def __init__(self, trunk):
-            self.offset = give(
+            self.offset = add_candidate_table(
                 trunk, "candidate_bias", torch.zeros(trunk.get_input_embeddings().num_embeddings, 1)
             )
             super().__init__(trunk)

@@ -6,14 +6,14 @@ from builders import SMALL, VOCAB, Tokenizer, make_trainer, token_rows
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
-from headless_trainer.trainers.roles import EmbeddingRoles
+from headless_trainer.trainers.padding_gradients import PaddingGradients
 
 
 def gradient_of_each_token(mask, ids) -> list[float]:
     embedding = nn.Embedding(6, 1)
-    roles = EmbeddingRoles(embedding)
-    with roles.told_apart():
-        roles.expect_inputs(mask)
+    gradients = PaddingGradients(embedding)
+    with gradients.dropped():
+        gradients.expect_inputs(mask)
         embedding(ids).sum().backward()
     return embedding.weight.grad[:, 0].tolist()
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 
-class EmbeddingRoles:
+class PaddingGradients:
     """Drops the gradients of padding that the inputs of a model bring to its embedding.
 
     ``embedding`` embeds input tokens in the model's forward and candidates outside it. Padding is
@@ -23,8 +23,11 @@ class EmbeddingRoles:
         self._is_padding: Tensor | None = None  # (B, T) bool, between an announcement and its call
 
     @contextmanager
-    def told_apart(self) -> Iterator[None]:
-        """Hook the embedding; on exit, unhook it, so that a copy of the model holds no trainer."""
+    def dropped(self) -> Iterator[None]:
+        """Drop them within this context.
+
+        On exit the embedding has no hook, so that a copy of the model holds no trainer.
+        """
         hook = self.embedding.register_forward_hook(self._on_embedded)
         try:
             yield
