@@ -35,7 +35,8 @@ from headless_trainer.corpus.tokenization import train_tokenizer
 
 OURS = "tokenize_and_pack"
 RUN_CLM = "run_clm"
-TOKENIZER_CHARACTERS = 10_000_000  # that a tokenizer is trained on
+# Of the texts that a tokenizer is trained on.
+TOKENIZER_CHARACTERS = 10_000_000
 
 
 def run_clm(
@@ -65,6 +66,7 @@ def run_clm(
 def ours(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, processes: int
 ) -> Dataset:
+    """Pack with this project's function, as a run does."""
     return tokenize_and_pack(
         texts, tokenizer, max_seq_length=block_size, num_proc=processes, overwrite_cache=True
     )
@@ -102,23 +104,24 @@ def tokenizer_of(
 ) -> PreTrainedTokenizerBase:
     """Train a tokenizer on the first characters of the texts, and load it like any other."""
     size = 0
-    first = []
+    first_texts = []
     for row in islice(texts, 100_000):
-        first.append(row["text"])
+        first_texts.append(row["text"])
         size += len(row["text"])
         if size > TOKENIZER_CHARACTERS:
             break
     if algorithm == "unigram":
-        trained = unigram_tokenizer(first, vocab_size)
+        trained = unigram_tokenizer(first_texts, vocab_size)
     else:
         trained = train_tokenizer(
-            first, kind=algorithm, vocab_size=vocab_size, task="clm", max_seq_length=2**30
+            first_texts, kind=algorithm, vocab_size=vocab_size, task="clm", max_seq_length=2**30
         )
     trained.save_pretrained(folder)
     return AutoTokenizer.from_pretrained(folder)
 
 
 def unigram_tokenizer(texts: list[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Train a Unigram tokenizer, whose words begin with their space."""
     backend = Tokenizer(models.Unigram())
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.UnigramTrainer(
@@ -139,8 +142,10 @@ def measure(
     repeats: int,
 ) -> tuple[dict[str, list[float]], dict[str, int]]:
     """Return the seconds of each repeat of both ways, and the tokens in the rows of each."""
-    for way in WAYS.values():  # pays for imports, threads and the page cache
-        way(texts.select(range(max(1, len(texts) // 50))), tokenizer, block_size, processes)
+    # Pays for imports, threads and the page cache.
+    few_texts = texts.select(range(max(1, len(texts) // 50)))
+    for way in WAYS.values():
+        way(few_texts, tokenizer, block_size, processes)
     seconds: dict[str, list[float]] = {name: [] for name in WAYS}
     tokens = {}
     for _ in range(repeats):
@@ -214,7 +219,8 @@ def corpora(args: argparse.Namespace) -> Iterator[tuple[str, Dataset]]:
     else:
         sources = {Path(path).name: path for path in args.train_file}
     for name, source in sources.items():
-        datasets.enable_caching()  # texts may be cached, rows may not
+        # Texts may be cached, rows may not.
+        datasets.enable_caching()
         if args.train_file is None:
             texts = made_up(with_spaces=source)
         else:
@@ -228,7 +234,8 @@ def corpora(args: argparse.Namespace) -> Iterator[tuple[str, Dataset]]:
 def print_row(result: dict) -> list[float]:
     """Print the row of a result, and return run_clm's time over ours in each round."""
     seconds = result["seconds"]
-    ratios = [theirs / own for own, theirs in zip(seconds[OURS], seconds[RUN_CLM], strict=True)]
+    rounds = zip(seconds[OURS], seconds[RUN_CLM], strict=True)
+    ratios = [seconds_of_run_clm / our_seconds for our_seconds, seconds_of_run_clm in rounds]
     # Each rate counts its own tokens: run_clm drops the end of every 1,000 texts.
     rates = [result["tokens"][way] / statistics.median(seconds[way]) for way in WAYS]
     cells = (
