@@ -32,11 +32,13 @@ from headless_trainer.presentation.tables import markdown
 from headless_trainer.trainers.window import peak_memory_mib
 
 CASES = ("nothing", "ordinary", "again", "line", "json", "books", "zeros")
-SUFFIXES = {"zeros": ".txt.gz", "json": ".jsonl"}  # of the others: .txt
+# The other cases have .txt.
+SUFFIXES = {"zeros": ".txt.gz", "json": ".jsonl"}
 MEGABYTE = 1_000_000
 BOOK = 400_000
 TOKENS_OF_BOOKS = 20_000_000
-LENGTH = 512  # tokens in a row
+# Tokens in a row.
+LENGTH = 512
 
 
 def main() -> None:
@@ -57,30 +59,34 @@ def main() -> None:
                 write(case, folder / f"{case}{SUFFIXES.get(case, '.txt')}", args.mb, args.gb)
             results.append({"case": case, **measure(case, folder)})
     write_results(args.results_dir, results)
-    rows = [
-        (
-            result["case"],
-            f"{result['peak_mib'] * 2**20 / 1e9:.2f}",
-            f"{result['seconds']:.1f}",
-            f"{result['tokens']:,}",
-        )
-        if "error" not in result
-        else (result["case"], result["error"], "", "")
-        for result in results
-    ]
-    print(markdown(("case", "peak, GB", "seconds", "tokens"), rows))
+    print(markdown(("case", "peak, GB", "seconds", "tokens"), map(cells, results)))
+
+
+def cells(result: dict) -> tuple[str, str, str, str]:
+    """Return the row of a result, which may be an error."""
+    if "error" in result:
+        return (result["case"], result["error"], "", "")
+    return (
+        result["case"],
+        f"{result['peak_mib'] * 2**20 / 1e9:.2f}",
+        f"{result['seconds']:.1f}",
+        f"{result['tokens']:,}",
+    )
 
 
 def file_of(case: str) -> str:
     """Return the case whose file a case reads."""
-    return "ordinary" if case == "again" else case
+    if case == "again":
+        return "ordinary"
+    return case
 
 
 def measure(case: str, folder: Path) -> dict:
     """Read a case in a process of its own; return memory, seconds and tokens, or the error."""
     try:
         peak, seconds, tokens = in_a_process(read, case, str(folder))
-    except Exception as error:  # a refusal, or a process that ran out of memory
+    except Exception as error:
+        # A refusal, or a process that ran out of memory.
         return {"error": f"{type(error).__name__}: {error}"[:200]}
     return {"peak_mib": peak, "seconds": seconds, "tokens": tokens}
 
@@ -116,22 +122,27 @@ def parts_of(case: str, megabytes: int) -> Iterator[str]:
     elif case == "books":
         for book in range(megabytes * MEGABYTE // BOOK):
             yield f"{words(BOOK, seed=book % 10)}\n"
+    elif case == "json":
+        yield '{"text": "'
+        yield from parts_of("line", megabytes)
+        yield '"}\n'
     else:
-        yield '{"text": "' if case == "json" else ""
         for part in range(megabytes):
             yield words(MEGABYTE, seed=part % 10)
-        yield '"}\n' if case == "json" else ""
 
 
 def read(case: str, folder: str) -> tuple[float, float, int]:
     """Return the peak memory in MiB, the seconds and the number of tokens of reading a case."""
     tokenizer = train_tokenizer([words(100_000)], vocab_size=2000)
     started = time.perf_counter()
-    tokens = 0 if case == "nothing" else read_tokens(case, Path(folder), tokenizer)
+    tokens = 0
+    if case != "nothing":
+        tokens = read_tokens(case, Path(folder), tokenizer)
     return peak_memory_mib(torch.device("cpu")), time.perf_counter() - started, tokens
 
 
 def read_tokens(case: str, folder: Path, tokenizer) -> int:
+    """Read a case into packed rows, and return the number of their tokens."""
     held_out = folder / "held_out.txt"
     held_out.write_text("held out\n")
     (path,) = folder.glob(f"{file_of(case)}.*")
