@@ -26,15 +26,19 @@ METHODS: dict[str, dict] = {
     "headless, dense": {"objective": "headless"},
     "vanilla": {"objective": "vanilla"},
 }
-UNTIED = "untied, sparse"  # with a separate matrix for candidates
+# With a separate matrix for candidates.
+UNTIED = "untied, sparse"
 # V x D tables held at once: weights and moments, and for dense updates gradients and their
 # summands.
 TABLES = {"headless, sparse": 3, "untied, sparse": 6, "headless, dense": 5, "vanilla": 7}
-OTHER_GIB = 0.8  # Python, libraries and everything but these tables
+# Python, libraries and everything but these tables.
+OTHER_GIB = 0.8
 BATCHES = 64
-SPECIAL = 5  # the first ids
+# The first ids.
+SPECIAL_TOKENS = 5
 WARM_UP = 3
-STEPS = 3  # in a turn, whose median counts; one if a step takes over a second
+# In a turn, whose median counts; one if a step takes over a second.
+STEPS = 3
 
 
 def state_bytes(method: str, vocab_size: int, width: int, rows: int) -> int:
@@ -45,10 +49,12 @@ def state_bytes(method: str, vocab_size: int, width: int, rows: int) -> int:
     table = 4 * vocab_size * width
     if not METHODS[method].get("sparse_embedding_updates"):
         return 4 * table
-    last_steps = 4 * vocab_size  # in which each row was updated
+    # The step in which each row was updated last.
+    last_steps = 4 * vocab_size
     gradients_and_ids = rows * (4 * width + 8)
     of_a_table = 3 * table + last_steps + gradients_and_ids
-    if method == UNTIED:  # the candidates' matrix has about as many rows in a step
+    if method == UNTIED:
+        # The candidates' matrix has about as many rows in a step.
         return 2 * of_a_table
     return of_a_table
 
@@ -80,7 +86,7 @@ def main() -> None:
     parser.add_argument("--figure", help="Draw the results into this file.")
     results_argument(parser)
     args = parser.parse_args()
-    if min(args.sizes) < args.types + SPECIAL:
+    if min(args.sizes) < args.types + SPECIAL_TOKENS:
         parser.error(
             f"--types is {args.types}, which does not fit into the smallest of --sizes, "
             f"{min(args.sizes)}."
@@ -118,7 +124,9 @@ def measure(method: str, vocab_size: int, reference: "Worker", args) -> dict:
     for _ in range(WARM_UP):
         last_seconds, peak, rows = worker.step()
         reference.step()
-    steps = 1 if last_seconds > 1 else STEPS
+    steps = STEPS
+    if last_seconds > 1:
+        steps = 1
     seconds = []
     ratios = []
     for _ in range(args.repeats):
@@ -168,6 +176,7 @@ class Worker:
 
 
 def train(connection, method: str, vocab_size: int, args) -> None:
+    """Train one configuration in the process of a `Worker`, a step for each message."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model, TrainerCallback
 
@@ -247,16 +256,17 @@ def make_rows(vocab_size: int, args) -> tuple[list[dict], float]:
         shares, BATCHES * args.batch_size * args.length, True, generator=generator
     )
     spread = torch.randperm(args.types, generator=generator)[ranks]
-    ids = SPECIAL + spread * ((vocab_size - SPECIAL) // args.types)
+    ids = SPECIAL_TOKENS + spread * ((vocab_size - SPECIAL_TOKENS) // args.types)
     batches = ids.view(BATCHES, -1)
     distinct = statistics.mean(len(batch.unique()) for batch in batches)
     return [{"input_ids": row} for row in ids.view(-1, args.length)], distinct
 
 
 def print_header(args) -> None:
+    """Print the conditions and the head of the table."""
     from loss import DEVICE, machine, software
 
-    distinct = make_rows(min(args.sizes), args)[1]
+    _, distinct = make_rows(min(args.sizes), args)
     shape = f"{args.layers} layers of width {args.width}, {args.batch_size} x {args.length} tokens"
     print(
         f"GPT-2, {shape}, on average {distinct:.0f} distinct, float32, {machine(DEVICE)}, "
@@ -270,6 +280,7 @@ def print_header(args) -> None:
 
 
 def print_row(result: dict) -> None:
+    """Print a configuration's row of the table."""
     cells = (
         f"{result['vocab_size']:,}",
         result["method"],
