@@ -58,7 +58,8 @@ from headless_trainer.files.whole import INCOMPLETE_NAME
 from headless_trainer.presentation.tables import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
-SAVE_STEPS, LIMIT = 10, 3
+SAVE_STEPS = 10
+LIMIT = 3
 # More than a life trains, so that the run does not end before its last disturbance.
 STEPS_A_LIFE = 80
 DECODER = ("gpt2", "bpe", '{"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 32}')
@@ -93,6 +94,7 @@ VARIANTS = {
     "converted": (CONVERTED, 1, []),
     "link": (DECODER, 1, []),
 }
+SIGNALS = {"kill": signal.SIGKILL, "signal": signal.SIGTERM}
 NAMES_OF_ATTACKS = {"kill": "SIGKILL", "signal": "SIGTERM to all processes"}
 # What a life is doing at the moment of each attack.
 MOMENTS = {"kill": ("starting", "training", "writing"), "signal": ("training", "writing")}
@@ -136,7 +138,8 @@ def main() -> None:
         if "full disk" in args.attacks:
             fill_disk(calm, table)
     print(f"\n{table}\n\n{time.monotonic() - started:.0f} s in all")
-    sys.exit(0 if table.all_held else 1)
+    if not table.all_held:
+        sys.exit(1)
 
 
 def lives_of_variants(args: argparse.Namespace) -> dict[str, list[str]]:
@@ -163,7 +166,7 @@ class Table:
         return all(all(tries) for tries in self.rows.values())
 
     def __str__(self) -> str:
-        rows = [(*of, len(tries), sum(tries)) for of, tries in self.rows.items()]
+        rows = [(attack, run, len(tries), sum(tries)) for (attack, run), tries in self.rows.items()]
         return markdown(["attack", "run", "tries", "survived"], rows) or "nothing was tried"
 
 
@@ -211,7 +214,7 @@ def disturb(
     ledger = Ledger(folder / "disturbed")
     elsewhere = folder / "elsewhere"
     activities = moments_in_turn(attacks, moments)
-    for number, (attack, activity) in enumerate(zip(attacks, activities, strict=True), 1):
+    for number, (attack, activity) in enumerate(zip(attacks, activities, strict=True), start=1):
         if variant == "link":
             move_behind_link(ledger.run_dir, elsewhere)
         life = Life(run, ledger, startup)
@@ -224,7 +227,9 @@ def disturb(
     table.add("weights and losses at the end", variant, is_same)
     for moved in checkpoints_in(elsewhere):
         table.add("a checkpoint behind a link", variant, find_fault(moved) is None)
-    result = "bit-identical to" if is_same else "DIFFERENT from"
+    result = "DIFFERENT from"
+    if is_same:
+        result = "bit-identical to"
     print(
         f"{variant}: {len(ledger.known) + ledger.rotated} checkpoints found complete; weights and "
         f"{run.steps} losses {result} the undisturbed run",
@@ -266,17 +271,19 @@ class Life:
         run_dir = self.ledger.run_dir
         wait_for_moment(run_dir, self.process, activity, moments, self.startup)
         assert self.process.poll() is None, f"it ended before attack {number}: {self.run.said()}"
-        processes = send(self.process, signal.SIGKILL if attack == "kill" else signal.SIGTERM)
+        processes = send(self.process, SIGNALS[attack])
         try:
             self.process.wait(120)
         except subprocess.TimeoutExpired:
             send(self.process, signal.SIGKILL)
             self.process.wait()
         psutil.wait_procs(processes)
-        half = half_written(run_dir)
-        if attack == "kill" and half not in (None, self.half_written_before):
-            files = sum(path.is_file() for path in half[0].rglob("*"))
-            activity = f"writing {half[0].name}, {files} files so far"
+        left_half_written = half_written(run_dir)
+        # Whatever it was to do, the kill may have come while it wrote.
+        if attack == "kill" and left_half_written not in (None, self.half_written_before):
+            checkpoint, _ = left_half_written
+            files = sum(path.is_file() for path in checkpoint.rglob("*"))
+            activity = f"writing {checkpoint.name}, {files} files so far"
         held, report = self.ledger.inspect()
         if attack == "signal" and not self._left_checkpoint():
             held = False
@@ -284,6 +291,7 @@ class Life:
         return held, f"{activity:<42}{report}"
 
     def _left_checkpoint(self) -> bool:
+        """Whether the life ended by the signal, with a checkpoint that it did not begin with."""
         is_newer = newest_step(self.ledger.run_dir) > self.newest_before
         return is_newer and "Stopped by SIGTERM" in self.run.said()
 
@@ -302,7 +310,8 @@ class Run:
     """A run, every life of which is the same command."""
 
     def __init__(self, folder: Path, variant: str, steps: int):
-        (model, tokenizer, config), processes, flags = VARIANTS[variant]
+        architecture, processes, flags = VARIANTS[variant]
+        model, tokenizer, config = architecture
         self.steps = steps
         corpus = random.Random(1)
         words = [f"w{index:03d}" for index in range(300)]
@@ -334,7 +343,8 @@ class Run:
     ) -> subprocess.Popen:
         """Start a life; its first process calls ``before`` first."""
         command = [*self.command, "--output_dir", output_dir, *flags]
-        command += ["--resume_from_checkpoint", "auto"] if resume else []
+        if resume:
+            command += ["--resume_from_checkpoint", "auto"]
         with open(self.log, "w") as log:
             return subprocess.Popen(
                 [str(part) for part in command],
@@ -346,6 +356,7 @@ class Run:
             )
 
     def said(self) -> str:
+        """Return the console output of the last life."""
         return self.log.read_text()
 
 
@@ -359,27 +370,37 @@ class Ledger:
 
     def inspect(self) -> tuple[bool, str]:
         """Read every checkpoint, and return whether all held since the last time, and a summary."""
-        found = checkpoints_in(self.run_dir)
-        faults = {path.name: fault for path in found if (fault := find_fault(path))}
-        now = {path.name: digest(path) for path in found if path.name not in faults}
-        missing = [name for name in self.known if name not in now]
-        rotated = [
-            name for name in missing if sum(steps(other) > steps(name) for other in now) >= LIMIT
-        ]
+        faults = {}
+        digests = {}
+        for checkpoint in checkpoints_in(self.run_dir):
+            fault = find_fault(checkpoint)
+            if fault:
+                faults[checkpoint.name] = fault
+            else:
+                digests[checkpoint.name] = digest(checkpoint)
+        missing = [name for name in self.known if name not in digests]
+        rotated = []
+        for name in missing:
+            newer = [other for other in digests if steps(other) > steps(name)]
+            # So many newer ones allow --save_total_limit to delete it.
+            if len(newer) >= LIMIT:
+                rotated.append(name)
         self.rotated += len(rotated)
         trouble = [f"{name}: {fault}" for name, fault in faults.items()]
         trouble += [f"lost {name}" for name in missing if name not in rotated]
-        trouble += [
-            f"changed {name}" for name, known in self.known.items() if now.get(name, known) != known
-        ]
-        self.known = now
-        newest = max(now, key=steps, default="no checkpoint yet")
-        return not trouble, f"{len(now)} complete, last {newest}" + "".join(
-            f"; {words.upper()}" for words in trouble
+        for name, known in self.known.items():
+            if digests.get(name, known) != known:
+                trouble.append(f"changed {name}")
+        self.known = digests
+        newest = max(digests, key=steps, default="no checkpoint yet")
+        summary = "; ".join(
+            [f"{len(digests)} complete, last {newest}", *(words.upper() for words in trouble)]
         )
+        return not trouble, summary
 
 
 def steps(name: str) -> int:
+    """Return the optimizer steps in the name of a checkpoint."""
     return int(name.rpartition("-")[2])
 
 
@@ -392,19 +413,21 @@ def digest(folder: Path) -> str:
 
 
 def wait_for_moment(
-    run_dir: Path, process: subprocess.Popen, kind: str, moments: random.Random, startup: float
+    run_dir: Path, process: subprocess.Popen, activity: str, moments: random.Random, startup: float
 ) -> None:
     """Sleep until the moment to disturb a life: while it starts, trains or writes a checkpoint."""
-    progress, delay = moments.randint(1, 3), moments.random()
-    newest = newest_step(run_dir)
+    checkpoints_before = moments.randint(1, 3)
+    delay = moments.random()
+    if activity == "starting":
+        # A life that starts faster than the first one must still be disturbed before the run ends.
+        checkpoints_before = 1
+    last_step = newest_step(run_dir) + SAVE_STEPS * checkpoints_before
     until = time.monotonic() + startup * delay
-    # A life that starts faster than the first one must still be disturbed before the run ends.
-    wanted = newest + SAVE_STEPS * (1 if kind == "starting" else progress)
-    while newest_step(run_dir) < wanted and process.poll() is None:
-        if kind == "starting" and time.monotonic() > until:
+    while newest_step(run_dir) < last_step and process.poll() is None:
+        if activity == "starting" and time.monotonic() > until:
             return
         time.sleep(0.002)
-    if kind == "writing":
+    if activity == "writing":
         while half_written(run_dir) is None and process.poll() is None:
             time.sleep(0.0005)
         time.sleep(0.03 * delay)
@@ -413,6 +436,7 @@ def wait_for_moment(
 
 
 def newest_step(run_dir: Path) -> int:
+    """Return the optimizer steps of a run's newest checkpoint, 0 without one."""
     return max((steps(path.name) for path in checkpoints_in(run_dir)), default=0)
 
 
@@ -421,30 +445,37 @@ def half_written(run_dir: Path) -> tuple[Path, int] | None:
     try:
         for path in checkpoints_in(run_dir / INCOMPLETE_NAME):
             return path, path.stat().st_ctime_ns
-    except FileNotFoundError:  # it has just been renamed
+    except FileNotFoundError:
+        # It has just been renamed.
         pass
     return None
 
 
 def final_weights(run_dir: Path) -> dict[str, torch.Tensor]:
     """Read the weights of a finished run, those of its adapter if it trains one."""
-    adapter = run_dir / "adapter_model.safetensors"
-    return load_file(adapter if adapter.is_file() else run_dir / "model.safetensors")
+    path = run_dir / "adapter_model.safetensors"
+    if not path.is_file():
+        path = run_dir / "model.safetensors"
+    return load_file(path)
+
+
+def losses_of_steps(run_dir: Path) -> dict[int, float]:
+    """Return the logged losses of a run, by step."""
+    history = json.loads((run_dir / "trainer_state.json").read_text())["log_history"]
+    return {log["step"]: log["loss"] for log in history if "loss" in log}
 
 
 def same_numbers(whole: Path, killed: Path, steps: int) -> bool:
     """Return whether two runs have the same final weights and the same losses, bit for bit."""
-    want, got = (final_weights(folder) for folder in (whole, killed))
-    if want.keys() != got.keys() or not all(torch.equal(want[name], got[name]) for name in want):
+    weights_of_whole = final_weights(whole)
+    weights_of_killed = final_weights(killed)
+    if weights_of_whole.keys() != weights_of_killed.keys():
         return False
-    histories = [
-        json.loads((folder / "trainer_state.json").read_text())["log_history"]
-        for folder in (whole, killed)
-    ]
-    want, got = (
-        {log["step"]: log["loss"] for log in history if "loss" in log} for history in histories
-    )
-    return want == got and len(want) == steps
+    for name, weight in weights_of_whole.items():
+        if not torch.equal(weight, weights_of_killed[name]):
+            return False
+    losses_of_whole = losses_of_steps(whole)
+    return losses_of_whole == losses_of_steps(killed) and len(losses_of_whole) == steps
 
 
 # Damaged files, a second run, a full disk -----------------------------------------------------
@@ -454,7 +485,8 @@ def damage_files(folder: Path, flips: int, moments: random.Random, table: Table)
     """Damage each file of the newer of two checkpoints: a run must resume from the older one."""
     run = Run(folder, "rows", 2 * SAVE_STEPS)
     assert run.start(folder / "damaged", resume=False).wait() == 0, run.said()
-    logging.disable(logging.WARNING)  # one for every skipped checkpoint
+    # Every skipped checkpoint causes one.
+    logging.disable(logging.WARNING)
     newest, before = checkpoints_in(folder / "damaged")
 
     def flip(path: Path) -> None:
@@ -462,81 +494,89 @@ def damage_files(folder: Path, flips: int, moments: random.Random, table: Table)
         content[moments.randrange(len(content))] ^= 1 << moments.randrange(8)
         path.write_bytes(content)
 
+    def cut_in_half(path: Path) -> None:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+    def replace_by_folder(path: Path) -> None:
+        path.unlink()
+        path.mkdir()
+
     ways = {
         "deleted": Path.unlink,
         "emptied": lambda path: path.write_bytes(b""),
-        "cut in half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+        "cut in half": cut_in_half,
         "a byte longer": lambda path: path.write_bytes(path.read_bytes() + b" "),
-        "a folder instead": lambda path: (path.unlink(), path.mkdir()),
-    } | {f"bit {number} flipped": flip for number in range(flips)}
-    # People may edit a card, and JSON may end in a space.
-    files = (
-        path for path in sorted(newest.rglob("*")) if path.is_file() and path.name != "README.md"
-    )
-    names = [path.relative_to(newest) for path in files]
+        "a folder instead": replace_by_folder,
+    }
+    for number in range(flips):
+        ways[f"bit {number} flipped"] = flip
+    # A list, since each damage changes the folder.
+    names = [
+        path.relative_to(newest)
+        for path in sorted(newest.rglob("*"))
+        # People may edit a card.
+        if path.is_file() and path.name != "README.md"
+    ]
     for name in names:
-        found = []
+        not_noticed = []
         for way, damage in ways.items():
+            # JSON may end in a space.
             if name.name == "manifest.json" and way == "a byte longer":
                 continue
             shutil.copytree(newest, folder / "aside")
             damage(newest / name)
             held = checkpoint_to_resume("auto", folder / "damaged") == str(before)
-            found += [] if held else [way]
+            if not held:
+                not_noticed.append(way)
             table.add("a damaged file", str(name), held)
             shutil.rmtree(newest)
             os.replace(folder / "aside", newest)
         result = "skipped each time"
-        if found:
-            result = f"NOT NOTICED: {', '.join(found)}"
+        if not_noticed:
+            result = f"NOT NOTICED: {', '.join(not_noticed)}"
         print(f"damaged {name}: {result}", flush=True)
     assert checkpoint_to_resume("auto", folder / "damaged") == str(newest)
 
 
 def start_twice(folder: Path, table: Table) -> None:
     """Start a second run in the folder of a first, which goes on: it is refused by name."""
-    run, other = Run(folder, "rows", 10 * STEPS_A_LIFE), Run(folder, "rows", 10 * STEPS_A_LIFE)
+    run = Run(folder, "rows", 10 * STEPS_A_LIFE)
+    other = Run(folder, "rows", 10 * STEPS_A_LIFE)
     other.log = folder / "other_log"
     first = run.start(folder / "shared")
     while not checkpoints_in(folder / "shared"):
         assert first.poll() is None, run.said()
         time.sleep(0.01)
-    for number in range(2):
-        second = other.start(folder / "shared")
-        refused = (
-            second.wait() == 1
-            and str(first.pid) in other.said()
-            and "Traceback" not in other.said()
-        )
-        table.add("a second run in the same folder", "rows", refused and first.poll() is None)
-        print(f"second run {number + 1}: {other.said().strip().splitlines()[-1]}", flush=True)
+    for number in (1, 2):
+        status = other.start(folder / "shared").wait()
+        output = other.said()
+        is_refused = status == 1 and str(first.pid) in output and "Traceback" not in output
+        goes_on = first.poll() is None
+        table.add("a second run in the same folder", "rows", is_refused and goes_on)
+        print(f"second run {number}: {output.strip().splitlines()[-1]}", flush=True)
     send(first, signal.SIGKILL)
     first.wait()
+    start_in_two_threads(run, folder / "threads", table)
+    third = run.start(folder / "shared")
+    held = third.wait() == 0 and find_fault(checkpoints_in(folder / "shared")[0]) is None
+    table.add("a run after the first one was killed", "rows", held)
+
+
+def start_in_two_threads(run: Run, output_dir: Path, table: Table) -> None:
+    """Start the same run in two threads of one process: one of them is refused."""
     # A thread does not show the SystemExit with which a command ends.
     code = "import sys; from concurrent.futures import ThreadPoolExecutor; "
     code += "from headless_trainer.cli.pretrain import main; "
     code += "futures = [ThreadPoolExecutor(1).submit(main, sys.argv[1:]) for _ in range(2)]; "
-    code += "print([repr(each.exception()) for each in futures])"
-    start = run.command.index("run_pretrain.py")
-    threads = [
-        sys.executable,
-        "-c",
-        code,
-        *run.command[start + 1 :],
-        "--output_dir",
-        folder / "threads",
-    ]
+    code += "print([repr(future.exception()) for future in futures])"
+    flags = run.command[run.command.index("run_pretrain.py") + 1 :]
+    command = [sys.executable, "-c", code, *flags, "--output_dir", output_dir]
     done = subprocess.run(
-        [*map(str, threads)], cwd=ROOT, env=run.environment, capture_output=True, text=True
+        [*map(str, command)], cwd=ROOT, env=run.environment, capture_output=True, text=True
     )
-    held = (
-        find_fault(checkpoints_in(folder / "threads")[0]) is None
-        and "is being written to by" in done.stdout
-    )
-    table.add("a second run in a thread", "rows", held)
-    third = run.start(folder / "shared")
-    held = third.wait() == 0 and find_fault(checkpoints_in(folder / "shared")[0]) is None
-    table.add("a run after the first one was killed", "rows", held)
+    is_refused = "is being written to by" in done.stdout
+    is_complete = find_fault(checkpoints_in(output_dir)[0]) is None
+    table.add("a second run in a thread", "rows", is_refused and is_complete)
 
 
 def fill_disk(folder: Path, table: Table) -> None:
@@ -547,18 +587,18 @@ def fill_disk(folder: Path, table: Table) -> None:
     limit = (folder / "size" / model).stat().st_size // 2
 
     def shrink() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writes then fail as on a full disk
+        # Writes then fail as on a full disk.
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     for where, flags in (("at a checkpoint", []), ("at the last save", ["--save_strategy", "no"])):
-        run, output = Run(folder, "rows", SAVE_STEPS), folder / where.replace(" ", "_")
+        run = Run(folder, "rows", SAVE_STEPS)
+        output = folder / where.replace(" ", "_")
         status = run.start(output, *flags, resume=False, before=shrink).wait()
-        left = [
-            path.name for path in output.rglob("*") if path.is_file() and path.stat().st_size == 0
-        ]
-        left += [path.name for path in output.rglob(model)] + [
-            path.name for path in checkpoints_in(output)
-        ]
+        files = [path for path in output.rglob("*") if path.is_file()]
+        left = [path.name for path in files if path.stat().st_size == 0]
+        left += [path.name for path in files if path.name == model]
+        left += [path.name for path in checkpoints_in(output)]
         held = status == 1 and "Traceback" not in run.said() and not left
         table.add(f"a full disk {where}", "rows", held)
         last = run.said().strip().splitlines()[-1]
