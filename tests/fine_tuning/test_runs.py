@@ -106,6 +106,19 @@ def test_a_run_ends_when_the_score_gets_no_better(
     }
 
 
+@pytest.mark.parametrize(
+    ("flags", "name"), [([], "train.jsonl"), (["--task_label", "mood"], "mood")]
+)
+def test_the_card_of_a_kept_model_names_the_task_of_ones_own(
+    model, files, right, tmp_path, flags, name
+):
+    right[0] = [6]
+    out = tmp_path / "out"
+    run(model, files, out, *flags, "--num_train_epochs", 1, "--seeds", 0)
+    (card,) = out.rglob("best/README.md")
+    assert f"\n# bert fine-tuned on {name}\n" in card.read_text(encoding="utf-8")
+
+
 def test_errors_end_a_run_when_they_get_no_lower(model, files, right, tmp_path):
     right[0] = [3, 6, 5, 8]
     flags = [

@@ -14,7 +14,7 @@ from headless_trainer.checkpoints.token_counts import save_token_counts
 from headless_trainer.models import fold
 from headless_trainer.models.candidate_head import CandidateHead, candidate_matrix, untie
 from headless_trainer.models.fold import fold_bias, unfold
-from headless_trainer.models.lm_head import attach_lm_head
+from headless_trainer.models.lm_head import attach_lm_head, warn_of_dropped_head
 from headless_trainer.objective.prior import candidate_log_prior, log_prior
 
 VOCAB, WIDTH = 101, 16
@@ -215,6 +215,16 @@ def test_refused(trunk, changes, given, text, counts):
         model = AutoModel.from_config(AutoConfig.for_model(trunk, **changes))
     with pytest.raises(ValueError, match=text):
         attach_lm_head(model, **{"token_counts": counts} | given)
+
+
+def test_a_trunk_whose_architecture_has_no_language_model_gets_no_free_head(caplog):
+    settings = DECODER | {"vocab_size": VOCAB}
+    trunk = AutoModel.from_config(AutoConfig.for_model("clip_text_model", **settings))
+    # transformers warns of the configuration's tokens.
+    caplog.clear()
+    assert warn_of_dropped_head(trunk, None) is False
+    (warning,) = caplog.messages
+    assert "CLIPTextModel" in warning
 
 
 def test_what_is_not_folded(counts, monkeypatch):

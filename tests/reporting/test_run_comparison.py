@@ -4,14 +4,16 @@ import json
 import math
 
 import pytest
-from report_pages import make_run, report, texts
+from report_pages import COUNTS, make_run, report, texts
 
 pytest.importorskip("scipy")
 
 from scipy import stats
 
+from headless_trainer.checkpoints.token_counts import save_token_counts
+from headless_trainer.reporting.records import read_training_run
 from headless_trainer.reporting.report import write_run_report
-from headless_trainer.reporting.run_comparison import first_reaching, rank
+from headless_trainer.reporting.run_comparison import economy, first_reaching, rank
 
 pytestmark = pytest.mark.usefixtures("figures")  # reports draw no PNG, which takes a second
 
@@ -138,3 +140,10 @@ def test_runs_with_other_held_out_rows_or_tokens_are_not_compared(
     drawn = ["held_out"] * comparable + ["training"]
     assert sorted(path.stem for path in (tmp_path / "report").glob("*.png")) == drawn
     assert ("At equal tokens:" in page) == comparable
+
+
+def test_hours_are_those_of_all_processes(tmp_path):
+    run = make_run(tmp_path / "run")
+    of_two_processes = {"tokens_seen": 4000, "train_seconds": 4500.0, "process_seconds": 9000.0}
+    save_token_counts(run, COUNTS, of_two_processes)
+    assert economy([read_training_run(run)])["hours"] == 2.5

@@ -510,6 +510,15 @@ def test_a_signal_waits_until_the_model_is_saved(tmp_path, monkeypatch, capfd):
     assert f"The trained model is saved in {tmp_path}." in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(("is_terminal", "before"), [(True, "\n"), (False, "")])
+def test_a_message_stands_below_the_progress_bar_of_a_terminal(
+    is_terminal, before, monkeypatch, capfd
+):
+    monkeypatch.setattr(os, "isatty", lambda file: is_terminal)
+    say("The run ends after this step.")
+    assert capfd.readouterr().err == f"{before}The run ends after this step.\n"
+
+
 def test_neither_nohup_nor_a_reader_that_is_gone_ends_a_run(monkeypatch):
     monkeypatch.setattr(os, "write", MagicMock(side_effect=BrokenPipeError))
     say("The run ends after this step.")

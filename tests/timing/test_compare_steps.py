@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -41,6 +42,8 @@ NEW_ENCODER = [
     *("--model_type", "bert", "--vocab_size", "400", "--config_overrides"),
     "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=16",
 ]
+# What a terminal is sent to go back to the beginning of a line and to empty it.
+ERASE_LINE = "\r\x1b[K"
 ON_CPU = ("trunk", "headless", "sampled_softmax", "vanilla", "transformers")
 
 
@@ -174,6 +177,19 @@ def test_a_head_of_another_library_takes_the_place_of_ours(monkeypatch):
     monkeypatch.setattr(timed_training, "load_head", lambda name, device: head)
     turn_of(request_for("liger", "clm", [*NEW_DECODER, *SMALL_STEPS]))
     assert heads == 3 * [((30, 16), (30,), (400, 16), "sum")]
+
+
+def test_a_head_of_another_library_takes_half_precision_without_autocast(monkeypatch):
+    calls = []
+
+    def head(hidden, targets, weight, bias=None, *, reduction="mean"):
+        calls.append((hidden.dtype, weight.dtype, torch.is_autocast_enabled("cpu")))
+        scores = torch.nn.functional.linear(hidden, weight, bias)
+        return torch.nn.functional.cross_entropy(scores, targets, reduction=reduction)
+
+    monkeypatch.setattr(timed_training, "load_head", lambda name, device: head)
+    turn_of(request_for("liger", "clm", [*NEW_DECODER, *SMALL_STEPS, "--bf16"]))
+    assert calls == 3 * [(torch.bfloat16, torch.bfloat16, False)]
 
 
 def test_settings_that_change_a_step_reach_every_trainer():
@@ -457,6 +473,21 @@ def test_a_folder_in_place_of_the_output_file_is_refused_before_the_timing(tmp_p
     monkeypatch.setattr("headless_trainer.timing.step_report.compare_steps", None)  # not reached
     said = refused(main, *NEW_DECODER, "--output_file", tmp_path)
     assert "output_file is" in said and str(tmp_path) in said
+
+
+def test_the_line_that_tells_the_progress_is_gone_before_the_table(monkeypatch, capsys):
+    def compare(words, tell):
+        tell("timing headless")
+        return SimpleNamespace(text=lambda: "the table")
+
+    monkeypatch.setattr("headless_trainer.timing.step_report.compare_steps", compare)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    main([*NEW_DECODER, *SMALL_STEPS])
+    shown = capsys.readouterr()
+    assert "timing headless" in shown.err
+    *_, last_line = shown.err.split(ERASE_LINE)
+    assert last_line == ""
+    assert shown.out == "the table\n"
 
 
 def test_earlier_texts_are_not_read_for_the_timing(text_file, encoder):
