@@ -25,7 +25,12 @@ from ..objective.prior import CANDIDATES
 from ..objectives import Objective
 from .pools import CandidatePools
 from .run import Run
-from .same_run import adopt_settings, check_model, check_settings, warn_of_other_library
+from .same_run import (
+    adopt_settings,
+    check_same_model,
+    check_same_settings,
+    warn_of_other_library,
+)
 from .training_rows import check_rows
 
 # Facts of a checkpoint.
@@ -52,8 +57,8 @@ def check_resume(run: Run, checkpoint: str) -> None:
         ValueError: with what differs from the run that wrote the checkpoint.
     """
     finished = is_finished(run.args, read_state(checkpoint))
-    check_model(run, checkpoint)
-    check_settings(run, checkpoint, finished)
+    check_same_model(run, checkpoint)
+    check_same_settings(run, checkpoint, finished)
     if run.reads_own_weights:
         check_weights(run.model, checkpoint)
     if not finished:

@@ -41,7 +41,7 @@ BASE_CONFIG = "configuration_under_adapter"
 # The model ------------------------------------------------------------------------------------
 
 
-def check_model(run: Run, checkpoint: str) -> None:
+def check_same_model(run: Run, checkpoint: str) -> None:
     """Refuse a checkpoint of another architecture, of another adapter or of another base."""
     check_adapter(run, checkpoint)
     if os.path.isfile(os.path.join(checkpoint, CONFIG_NAME)):  # an adapter has none
@@ -158,7 +158,7 @@ def class_name(trainer_class: type) -> str:
     return f"{module}:{trainer_class.__qualname__}"
 
 
-def check_settings(run: Run, checkpoint: str, is_finished: bool) -> None:
+def check_same_settings(run: Run, checkpoint: str, is_finished: bool) -> None:
     """Refuse settings that would make another run than the checkpoint's.
 
     The figures of a run that ``is_finished`` are compared with no further ones.
