@@ -23,6 +23,7 @@ from headless_trainer.cli.pretrain import main
 from headless_trainer.cli.training import make_trainer
 from headless_trainer.command_line import parse_args
 from headless_trainer.objective.prior import log_prior
+from headless_trainer.trainers import pretraining
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -329,6 +330,17 @@ def test_a_run_counts_its_own_rows_and_seeds_its_stream(tmp_path, text_file):
         counts += torch.tensor(row["input_ids"][1:]).bincount(minlength=run.head.size)
     torch.testing.assert_close(run.frequency, log_prior(counts).exp())
     assert made("stream", "--streaming", "--data_seed", "7").stream.stream.seed == 7
+
+
+@pytest.mark.parametrize("objective", ["headless", "sampled_softmax", "vanilla"])
+def test_the_trainer_checks_nothing_that_the_command_has_checked(
+    tmp_path, text_file, monkeypatch, objective
+):
+    for check in ("check_settings", "check_model"):
+        monkeypatch.setattr(pretraining, check, MagicMock(side_effect=AssertionError(check)))
+    flags = [*QUICK, *DECODER, "--objective", objective, "--train_file", str(text_file)]
+    flags += ["--output_dir", str(tmp_path / "run")]
+    make_trainer(*parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], flags))
 
 
 def test_earlier_texts_are_mixed_in_without_those_that_are_held_out(tmp_path):
