@@ -612,7 +612,9 @@ def run_all(args) -> int:
     above = [row for part in parts for row in part["rows"] if row.get("ok") is False]
     broken = set(report["parts"].get("parity", {}).get("failures", ()))
     failed = [part for part in parts if part["status"] == "failed"]
-    return int(bool(above or broken or failed))
+    if above or broken or failed:
+        return 1
+    return 0
 
 
 def follow(name: str, args, folder: Path, seconds: float) -> Iterator[dict]:

@@ -211,7 +211,9 @@ def main(argv: list[str] | None = None) -> int:
     outcome = "differs from its records" if args.check else "written"
     for path in paths:
         print(f"{path}: {outcome}")
-    return int(args.check and bool(paths))
+    if args.check and paths:
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
