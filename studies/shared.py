@@ -91,6 +91,17 @@ INGREDIENTS = {
             ("exact now and then", "ExactNowAndThen"),
         )
     },
+    # Other optimizers of the tables: studies/table_optimizers.py.
+    **{
+        name: ["--trainer", f"studies.table_optimizers:{trainer}"]
+        for name, trainer in (
+            ("row-wise Adam", "RowWiseAdam"),
+            ("row-wise Adam of vanilla", "RowWiseAdamOfVanilla"),
+            ("row-wise Adam without momentum", "RowWiseAdamWithoutMomentum"),
+            ("row-wise Adagrad", "RowWiseAdagrad"),
+            ("row-wise Adagrad at a flat rate", "RowWiseAdagradAtAFlatRate"),
+        )
+    },
     **{
         f"counts ^ {exponent}": ["--trainer", f"studies.counts:Power{exponent.replace('.', '')}"]
         for exponent in ("0", "0.5", "1.5", "2")
