@@ -9,6 +9,7 @@ Letters used in shapes: D width, V vocabulary size.
 
 import copy
 import logging
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -342,14 +343,18 @@ def _pass_through(model: PreTrainedModel, head: nn.Linear, trained: bool) -> boo
         # The LayerNorm divides by the root of variance plus eps, and eps counts for small values.
         scale = gain * (1 + norm.eps / size**2) ** 0.5
         wanted = (torch.diag(factor / gain), added - factor * shift / gain, scale, shift)
-        # Where the projection does not read the trunk then, all is set back.
-        for values in (wanted, before):
-            for parameter, value in zip(parameters, values, strict=True):
-                if parameter is not None:
-                    parameter.copy_(value.to(parameter.dtype))
-            if values is wanted and reads_trunk(model, head, rounded=True):
-                return True
+        _overwrite(parameters, wanted)
+        if reads_trunk(model, head, rounded=True):
+            return True
+        _overwrite(parameters, before)
     return False
+
+
+def _overwrite(parameters: Sequence[Tensor | None], values: Sequence[Tensor | None]) -> None:
+    """Set parameters to values of another floating-point type, but for those that are missing."""
+    for parameter, value in zip(parameters, values, strict=True):
+        if parameter is not None and value is not None:
+            parameter.copy_(value.to(parameter.dtype))
 
 
 def freeze_scaled_layer(model: PreTrainedModel) -> None:
