@@ -112,6 +112,19 @@ def unit_scale_and_full_prior_are_best(results: Any) -> bool:
     return untuned == min(min(row) for row in perplexities.values()) and untuned == min(trained)
 
 
+def exact_with_half_of_the_steps_is_behind(results: Any) -> bool:
+    """Whether the exact softmax with half of the steps of sampled softmax learns less of the new
+    texts, at the same rate.
+    """
+    [half] = results["runs"]
+    sampled = one_having(
+        read_results("studies/results/real_models_gemma")["runs"],
+        objective="sampled_softmax with --pool_size 16384",
+        rate=half["rate"],
+    )
+    return half["steps"] == sampled["steps"] / 2 and half["new"][0] > sampled["new"][0]
+
+
 def pools_are_level_with_vanilla(results: Any) -> bool:
     """Whether headless with large pools has no clear difference from vanilla of the same seeds."""
     pools = results[LARGE_POOLS]

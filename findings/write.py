@@ -50,6 +50,7 @@ FRONT_PAGE = (
     "do_larger_pools_close_the_gap",
     "who_leads_in_equal_time",
     "continue_gemma",
+    "continue_gemma_equal_time",
     "gpu_decoders",
 )
 FOLDER = "docs/findings"
