@@ -43,11 +43,13 @@ from findings.statements import (
     pools_cost_less_than_the_exact_step,
     pools_of_encoders_are_level_with_vanilla,
     pools_of_neox_are_level_with_vanilla,
+    pools_of_shorter_encoders_are_level_with_vanilla,
     predicted_draws_and_frequencies_are_nearest,
     same_losses,
     scores,
     share_survives,
     steps_of_the_earlier_code,
+    twice_the_rate_changes_little,
     tying_pulls_vanilla,
     unit_scale_and_full_prior_are_best,
 )
@@ -640,6 +642,17 @@ RECIPES = {
         "Yes. In the end headless is level with vanilla in both pretrainings. One size of pool and "
         "one rate were run.",
         pools_of_neox_are_level_with_vanilla,
+    ),
+    "recipe_roformer_longest_pools": Record(
+        "Do larger pools close the gap of encoders after 12.3 million tokens?",
+        "Yes. Headless then has the accuracy of vanilla in four pretrainings. One size of pool was "
+        "run.",
+        pools_of_shorter_encoders_are_level_with_vanilla,
+    ),
+    "recipe_roformer_longest_pools_rate": Record(
+        "Would twice the rate help an encoder with larger pools?",
+        f"Hardly. Its perplexity is a little lower and its accuracy the same. {ONE}",
+        twice_the_rate_changes_little,
     ),
     "recipe_roformer_6000_pools": Record(
         "Do larger pools close the gap of encoders after 24.6 million tokens?",

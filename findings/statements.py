@@ -23,6 +23,7 @@ from headless_trainer.presentation.significance import LEVEL
 
 # With the default size of chunks.
 CHUNKED_LOSS = "K x U, cwt_loss chunks of 67,108,864"
+ENCODER_WITH_POOLS = f"{TIED} + RoFormer + pools of 16256"
 
 
 def mean_of(models: list[dict], name: str, group: int | None = None) -> float:
@@ -135,12 +136,37 @@ def pools_are_level_with_vanilla(results: Any) -> bool:
 
 def pools_of_encoders_are_level_with_vanilla(results: Any) -> bool:
     """Whether a headless encoder with large pools is at most 0.2 points of accuracy below vanilla
-    of the same seeds.
+    of the same seeds, after 24.6 million tokens.
     """
-    pools = results[f"{TIED} + RoFormer + pools of 16256"]
-    vanilla = read_results("studies/results/recipe_roformer_6000")[f"{TIED_VANILLA} + RoFormer"]
+    return has_accuracy_of_vanilla(results, "studies/results/recipe_roformer_6000")
+
+
+def pools_of_shorter_encoders_are_level_with_vanilla(results: Any) -> bool:
+    """The same after 12.3 million tokens."""
+    return has_accuracy_of_vanilla(results, "studies/results/recipe_roformer_longest")
+
+
+def has_accuracy_of_vanilla(results: Any, folder_of_vanilla: str) -> bool:
+    """Whether the mean accuracy of a headless encoder with large pools is at most 0.2 points below
+    vanilla's, for the same seeds.
+    """
+    pools = results[ENCODER_WITH_POOLS]
+    vanilla = read_results(folder_of_vanilla)[f"{TIED_VANILLA} + RoFormer"]
     of_same_seeds = of_seeds(vanilla, "accuracy", pools["seeds"])
     return float(np.mean(pools["accuracy"])) > float(np.mean(of_same_seeds)) - 0.002
+
+
+def twice_the_rate_changes_little(results: Any) -> bool:
+    """Whether an encoder with larger pools is at most 2 % better at twice the rate, with a seed
+    that both have.
+    """
+    higher = results[ENCODER_WITH_POOLS]
+    lower = read_results("studies/results/recipe_roformer_longest_pools")[ENCODER_WITH_POOLS]
+    [perplexity] = higher["perplexity"]
+    [perplexity_before] = of_seeds(lower, "perplexity", higher["seeds"])
+    [accuracy] = higher["accuracy"]
+    [accuracy_before] = of_seeds(lower, "accuracy", higher["seeds"])
+    return 0 < 1 - perplexity / perplexity_before < 0.02 and abs(accuracy - accuracy_before) < 0.001
 
 
 def pools_of_neox_are_level_with_vanilla(results: Any) -> bool:
