@@ -177,10 +177,16 @@ def gemma_in_equal_time() -> Card:
     exact = gemma_runs(3e-5)["exact softmax"]
     record = results("studies/results/real_models_gemma_half")
     half = one_having(record["runs"], objective=EXACT, rate=3e-5)
-    steps = results("benchmarks/results/compare_steps_gemma")["objectives"]
-    share = steps[SAMPLED]["median_seconds"] / steps[EXACT]["median_seconds"]
+    timings = (
+        "benchmarks/results/compare_steps_gemma",
+        "benchmarks/results/compare_steps_gemma_second",
+    )
+    steps = [results(folder)["objectives"] for folder in timings]
+    shares = [
+        machine[SAMPLED]["median_seconds"] / machine[EXACT]["median_seconds"] for machine in steps
+    ]
     check(half["steps"] == sampled["steps"] / 2, "the exact softmax makes half of the steps")
-    check(0.4 < share < 0.55, "a sampled step takes about half of the time of an exact one")
+    check(0.45 < min(shares) < 0.5 < max(shares) < 0.55, "a sampled step takes about half the time")
     gain = below(sampled["new"], half["new"])
     check(gain > 0.05, "sampled softmax learns more French in the same time")
     check(0 < below(sampled["old"], half["old"]) < 0.03, "and loses no English by that")
@@ -193,9 +199,9 @@ def gemma_in_equal_time() -> Card:
         f"{figure(half['new'])} in {half['steps']}, English {figure(sampled['old'])} against "
         f"{figure(half['old'])}",
         short_figure=f"{percent(gain)} lower perplexity on new texts",
-        text=f"On a CPU a sampled step takes {percent(share)} of the time of [an exact "
-        "one](cpu_gemma.md), so the exact softmax makes half of the steps. Each run has a schedule "
-        "for its own steps.",
+        text=f"On two CPUs a sampled step takes {figure(shares[0], 0, 100)} and "
+        f"{percent(shares[1])} of the time of [an exact one](cpu_gemma.md), so the exact softmax "
+        "makes half of the steps. Each run has a schedule for its own steps.",
         columns=("method, steps", *GEMMA_COLUMNS[1:]),
         rows=[
             run_row(f"sampled softmax, {sampled['steps']}", sampled),
@@ -212,7 +218,7 @@ def gemma_in_equal_time() -> Card:
         records=(
             "studies/results/real_models_gemma_half",
             "studies/results/real_models_gemma",
-            "benchmarks/results/compare_steps_gemma",
+            *timings,
         ),
     )
 

@@ -34,6 +34,7 @@ STEP_RECORDS = tuple(folder for _, folder, _ in STEPS)
 XLM_R = "benchmarks/results/step_xlm_roberta"
 DECODER = "benchmarks/results/step_decoder"
 GEMMA = "benchmarks/results/compare_steps_gemma"
+GEMMA_SECOND = "benchmarks/results/compare_steps_gemma_second"
 
 OF_STEPS = Conditions(
     model="BERT-small (four layers of width 512) and the decoder of the paper's table 10 "
@@ -275,6 +276,7 @@ def sampled_softmax() -> Card:
 
 def gemma() -> Card:
     objectives = results(GEMMA)["objectives"]
+    second = results(GEMMA_SECOND)["objectives"]
     labels = {
         "trunk": "trunk alone",
         "headless": "headless",
@@ -282,31 +284,42 @@ def gemma() -> Card:
         "vanilla": "our exact softmax",
         "transformers": "transformers",
     }
-    times = {name: objectives[name]["median_seconds"] for name in labels}
-    gain = times["vanilla"] / times["sampled_softmax"]
+    gains = [
+        machine["vanilla"]["median_seconds"] / machine["sampled_softmax"]["median_seconds"]
+        for machine in (objectives, second)
+    ]
     peaks = [objectives[name]["peak_mib"] for name in ("sampled_softmax", "vanilla")]
     spread = max(
-        (max(turn) - min(turn)) / objectives[name]["median_seconds"]
+        (max(turn) - min(turn)) / machine[name]["median_seconds"]
+        for machine in (objectives, second)
         for name in labels
-        for turn in objectives[name]["seconds"]
+        for turn in machine[name]["seconds"]
     )
-    check(gain > 2, "sampled softmax takes less than half of the time")
+    check(1.8 < min(gains) <= max(gains) < 2.2, "sampled softmax takes about half of the time")
     check(abs(peaks[0] / peaks[1] - 1) < 0.05, "memory is level")
     return Card(
         name="cpu_gemma",
         question="How much faster is a step of Gemma 3 270M with sampled softmax on a CPU?",
-        answer="A step of Gemma 3 270M takes less than half of the time with sampled softmax on "
-        "a CPU, and as much memory",
-        figure=f"{figure(gain)} times as fast as with our exact softmax",
+        answer="A step of Gemma 3 270M takes about half of the time with sampled softmax on a CPU, "
+        "and as much memory",
+        figure=f"{figure(gains[0])} and {figure(gains[1])} times as fast as with our exact softmax "
+        "on two machines",
         text="The head of this narrow model with its large vocabulary takes two thirds of an exact "
         "step. Exact steps need the memory that the exact softmax needs.",
-        columns=("method", "step (s)", "head's share of the step", "peak memory (GiB)"),
+        columns=(
+            "method",
+            "step (s)",
+            "head's share of the step",
+            "peak memory (GiB)",
+            "second machine: step (s)",
+        ),
         rows=[
             (
                 label,
-                figure(times[name], 2),
+                figure(objectives[name]["median_seconds"], 2),
                 "" if name == "trunk" else percent(objectives[name]["head_share"]),
                 figure(objectives[name]["peak_mib"] / 1024),
+                figure(second[name]["median_seconds"], 2),
             )
             for name, label in labels.items()
         ],
@@ -314,13 +327,13 @@ def gemma() -> Card:
             model="Gemma 3 270M with its real weights",
             vocabulary="262,144",
             tokens="4 x 128 a step, of French novels",
-            machine=QUIET_CORES,
+            machine=f"{QUIET_CORES}; the second one has no AVX-512",
             seeds=f"none; medians of two readings, which differ by at most {percent(spread)}",
             rates=NO_RATES,
         ),
         would_change="On an [H100](gpu_sampled_softmax.md) nothing is gained with this model. "
         "Larger batches, bfloat16 and fused kernels raise what an exact head can do.",
-        records=(GEMMA,),
+        records=(GEMMA, GEMMA_SECOND),
     )
 
 

@@ -113,6 +113,12 @@ def unit_scale_and_full_prior_are_best(results: Any) -> bool:
     return untuned == min(min(row) for row in perplexities.values()) and untuned == min(trained)
 
 
+def everything_is_slower_without_avx512(objectives: Any) -> bool:
+    """Whether a step takes longer with each objective than on the first machine."""
+    first = read_results("benchmarks/results/compare_steps_gemma")["objectives"]
+    return all(objectives[name]["median_seconds"] > first[name]["median_seconds"] for name in first)
+
+
 def exact_with_half_of_the_steps_is_behind(results: Any) -> bool:
     """Whether the exact softmax with half of the steps of sampled softmax learns less of the new
     texts, at the same rate.
