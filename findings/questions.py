@@ -30,6 +30,7 @@ from findings.statements import (
     decay_helps_headless_and_harms_vanilla,
     epsilon_halves_the_gain,
     everything_is_slower_without_avx512,
+    exact_forgets_at_a_high_rate,
     exact_with_half_of_the_steps_is_behind,
     faster_loss_on_the_gpu,
     faster_than_both_heads,
@@ -273,6 +274,11 @@ CONTINUING = {
         "Less far on the new French texts than sampled softmax with all of them, at the same rate. "
         f"{ONE} Fifty steps were run.",
         exact_with_half_of_the_steps_is_behind,
+    ),
+    "real_models_gemma_high": Record(
+        "Does the exact softmax keep what Gemma 3 270M knew at a rate that is too high?",
+        f"No. Like sampled softmax at this rate, it forgets the English texts. {ONE}",
+        exact_forgets_at_a_high_rate,
     ),
     "real_models_smollm2": Record(
         "Does sampled softmax continue SmolLM2 as well as the exact softmax, and what does a tenth "

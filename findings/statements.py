@@ -119,6 +119,20 @@ def everything_is_slower_without_avx512(objectives: Any) -> bool:
     return all(objectives[name]["median_seconds"] > first[name]["median_seconds"] for name in first)
 
 
+def exact_forgets_at_a_high_rate(results: Any) -> bool:
+    """Whether the exact softmax and sampled softmax raise the perplexity of the old texts tenfold,
+    at the same rate.
+    """
+    [exact] = results["runs"]
+    gemma = read_results("studies/results/real_models_gemma")
+    sampled = one_having(
+        gemma["runs"],
+        objective="sampled_softmax with --pool_size 16384",
+        rate=exact["rate"],
+    )
+    return min(exact["old"][0], sampled["old"][0]) > 10 * gemma["before"]["old"]
+
+
 def exact_with_half_of_the_steps_is_behind(results: Any) -> bool:
     """Whether the exact softmax with half of the steps of sampled softmax learns less of the new
     texts, at the same rate.
