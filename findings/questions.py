@@ -42,6 +42,7 @@ from findings.statements import (
     overlap,
     pieces_are_better_inputs,
     pools_are_level_with_vanilla,
+    pools_change_no_average_of_glue,
     pools_cost_less_than_the_exact_step,
     pools_of_encoders_are_level_with_vanilla,
     pools_of_neox_are_level_with_vanilla,
@@ -413,6 +414,11 @@ TASKS = {
                 for task in ("average", "cola", "mrpc", "rte", "sst2", "stsb")
             )
         ),
+    ),
+    "glue_pools": Record(
+        "Do larger pools change the GLUE scores of RoFormers after 12.3 million tokens?",
+        "There is no clear difference from vanilla in the average of four pretrainings.",
+        pools_change_no_average_of_glue,
     ),
     "glue_6000": Record(
         "Do the GLUE scores differ after twice as many tokens?",

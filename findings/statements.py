@@ -154,6 +154,15 @@ def pools_are_level_with_vanilla(results: Any) -> bool:
     return not is_clear(pools["perplexity"], of_same_seeds)
 
 
+def pools_change_no_average_of_glue(results: Any) -> bool:
+    """Whether headless encoders with large pools have no clear difference from vanilla in their
+    average, for the same seeds.
+    """
+    [pools] = results
+    vanilla = one_having(read_results("studies/results/glue"), recipe=f"{TIED_VANILLA} + RoFormer")
+    return not is_clear(pools["scores"]["average"], vanilla["scores"]["average"])
+
+
 def pools_of_encoders_are_level_with_vanilla(results: Any) -> bool:
     """Whether a headless encoder with large pools is at most 0.2 points of accuracy below vanilla
     of the same seeds, after 24.6 million tokens.
