@@ -853,6 +853,58 @@ def does_the_gain_depend_on_width() -> Card:
     )
 
 
+def do_tables_need_adamws_moments() -> Card:
+    runs = results("studies/results/recipe_table_optimizers")
+    compared = (
+        ("AdamW", "2 D", HEADLESS),
+        ("Adam, one second moment a row", "D + 1", f"{HEADLESS} + row-wise Adam"),
+        ("the same without momentum", "1", f"{HEADLESS} + row-wise Adam without momentum"),
+        (
+            "row-wise Adagrad at a flat rate",
+            "1",
+            f"{HEADLESS} + row-wise Adagrad at a flat rate",
+        ),
+    )
+    adamw, *others = (runs[recipe] for _, _, recipe in compared)
+    for other in others:
+        check(other["perplexity"] < adamw["perplexity"], "each has a lower perplexity than AdamW")
+    accuracies = [recipe["accuracy"][0] for recipe in (adamw, *others)]
+    check(max(accuracies) - min(accuracies) < 0.003, "the accuracies are within 0.3 points")
+    adagrad = others[-1]
+    return Card(
+        name="do_tables_need_adamws_moments",
+        question="Do a headless model's tables need AdamW's two numbers for each weight?",
+        answer="Not early in training, where one number a row gives a lower perplexity",
+        figure=f"perplexity {figure(adagrad['perplexity'])} with row-wise Adagrad against "
+        f"{figure(adamw['perplexity'])} with AdamW after 0.8 M tokens",
+        text="A table of V rows and D columns then needs V numbers instead of 2 V D. The "
+        "accuracies differ little. Whether the gain lasts, and whether vanilla has it, too, is not "
+        "measured, so no option offers this.",
+        columns=("optimizer of the tables", "numbers a row", "perplexity", "accuracy"),
+        rows=[
+            (
+                label,
+                numbers,
+                figure(runs[recipe]["perplexity"]),
+                percent(runs[recipe]["accuracy"], 2),
+            )
+            for label, numbers, recipe in compared
+        ],
+        conditions=Conditions(
+            model=SMALL_DECODER,
+            vocabulary="8,000",
+            tokens=f"{millions(adamw['tokens'])}, in {SMALL_BATCHES}",
+            machine="CPU",
+            seeds="one",
+            rates="4e-3 alone, and 20 times as much for the tables with Adagrad; a beta2 of 0.999",
+        ),
+        would_change="Longer training, in which a prototype of row-wise Adagrad without the flat "
+        "rate [lost its early lead](archive.md#other-pools-and-another-optimizer); other rates, "
+        "more pretrainings, larger vocabularies.",
+        records=("studies/results/recipe_table_optimizers",),
+    )
+
+
 CARDS = (
     does_the_lead_last,
     do_larger_pools_close_the_gap,
@@ -868,4 +920,5 @@ CARDS = (
     does_it_hold_for_german,
     does_sampled_softmax_work_from_scratch,
     does_the_gain_depend_on_width,
+    do_tables_need_adamws_moments,
 )

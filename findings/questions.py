@@ -650,6 +650,21 @@ RECIPES = {
         "one rate were run.",
         pools_are_level_with_vanilla,
     ),
+    "recipe_table_optimizers": Record(
+        "Do tables with one second moment for each row train as well as with AdamW's moments?",
+        f"Early in training yes, with a lower perplexity and about the same accuracy. {ONE} "
+        "Vanilla was not run.",
+        all_of(
+            *(
+                below(f"{UNTIED}{BETA2} + {optimizer}", UNTIED + BETA2)
+                for optimizer in (
+                    "row-wise Adam",
+                    "row-wise Adam without momentum",
+                    "row-wise Adagrad at a flat rate",
+                )
+            )
+        ),
+    ),
     "recipe_longest_pools": Record(
         "Do larger pools close the gap of a GPT-NeoX with a vocabulary of 8,000?",
         "Yes. In the end headless is level with vanilla in both pretrainings. One size of pool and "

@@ -98,6 +98,10 @@ INGREDIENTS = {
             ("row-wise Adam", "RowWiseAdam"),
             ("row-wise Adam of vanilla", "RowWiseAdamOfVanilla"),
             ("row-wise Adam without momentum", "RowWiseAdamWithoutMomentum"),
+            (
+                "row-wise Adam without momentum of vanilla",
+                "RowWiseAdamWithoutMomentumOfVanilla",
+            ),
             ("row-wise Adagrad", "RowWiseAdagrad"),
             ("row-wise Adagrad at a flat rate", "RowWiseAdagradAtAFlatRate"),
         )

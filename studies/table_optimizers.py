@@ -145,6 +145,12 @@ class RowWiseAdamWithoutMomentum(RowWiseTables, HeadlessTrainer):
     momentum = False
 
 
+class RowWiseAdamWithoutMomentumOfVanilla(RowWiseTables, VanillaTrainer):
+    """The same, for the exact softmax."""
+
+    momentum = False
+
+
 class RowWiseAdagrad(RowWiseTables, HeadlessTrainer):
     """The squares of a row add up instead of decaying, without momentum."""
 

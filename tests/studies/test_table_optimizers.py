@@ -130,6 +130,7 @@ def test_saved_and_loaded_equals_never_saved(study):
         ("RowWiseAdam", "headless", {"step", "row_square", "exp_avg"}),
         ("RowWiseAdamOfVanilla", "vanilla", {"step", "row_square", "exp_avg"}),
         ("RowWiseAdamWithoutMomentum", "headless", {"step", "row_square"}),
+        ("RowWiseAdamWithoutMomentumOfVanilla", "vanilla", {"step", "row_square"}),
         ("RowWiseAdagrad", "headless", {"step", "row_square"}),
         ("RowWiseAdagradAtAFlatRate", "headless", {"step", "row_square"}),
     ],
