@@ -652,8 +652,7 @@ RECIPES = {
     ),
     "recipe_table_optimizers": Record(
         "Do tables with one second moment for each row train as well as with AdamW's moments?",
-        f"Early in training yes, with a lower perplexity and about the same accuracy. {ONE} "
-        "Vanilla was not run.",
+        f"Early in training yes, with a lower perplexity and about the same accuracy. {ONE}",
         all_of(
             *(
                 below(f"{UNTIED}{BETA2} + {optimizer}", UNTIED + BETA2)
@@ -663,6 +662,14 @@ RECIPES = {
                     "row-wise Adagrad at a flat rate",
                 )
             )
+        ),
+    ),
+    "recipe_table_optimizers_vanilla": Record(
+        "Does vanilla gain from one second moment for each row, too?",
+        f"Early in training yes, without momentum. {ONE}",
+        below(
+            UNTIED_VANILLA + EPSILON + " + row-wise Adam without momentum of vanilla",
+            UNTIED_VANILLA + EPSILON,
         ),
     ),
     "recipe_longest_pools": Record(
