@@ -9,6 +9,7 @@ from scipy import stats
 from findings.comparisons import Check, within
 from findings.recipes import (
     BETA2,
+    ENCODER_WITH_POOLS,
     EPSILON,
     LARGE_POOLS,
     TIED,
@@ -23,7 +24,6 @@ from headless_trainer.presentation.significance import LEVEL
 
 # With the default size of chunks.
 CHUNKED_LOSS = "K x U, cwt_loss chunks of 67,108,864"
-ENCODER_WITH_POOLS = f"{TIED} + RoFormer + pools of 16256"
 
 
 def mean_of(models: list[dict], name: str, group: int | None = None) -> float:
@@ -119,18 +119,23 @@ def everything_is_slower_without_avx512(objectives: Any) -> bool:
     return all(objectives[name]["median_seconds"] > first[name]["median_seconds"] for name in first)
 
 
+def sampled_run_of_gemma(rate: float) -> dict:
+    """Return the run that continues Gemma 3 270M with sampled softmax at a rate."""
+    return one_having(
+        read_results("studies/results/real_models_gemma")["runs"],
+        objective="sampled_softmax with --pool_size 16384",
+        rate=rate,
+    )
+
+
 def exact_forgets_at_a_high_rate(results: Any) -> bool:
     """Whether the exact softmax and sampled softmax raise the perplexity of the old texts tenfold,
     at the same rate.
     """
     [exact] = results["runs"]
-    gemma = read_results("studies/results/real_models_gemma")
-    sampled = one_having(
-        gemma["runs"],
-        objective="sampled_softmax with --pool_size 16384",
-        rate=exact["rate"],
-    )
-    return min(exact["old"][0], sampled["old"][0]) > 10 * gemma["before"]["old"]
+    sampled = sampled_run_of_gemma(exact["rate"])
+    before = read_results("studies/results/real_models_gemma")["before"]
+    return min(exact["old"][0], sampled["old"][0]) > 10 * before["old"]
 
 
 def exact_with_half_of_the_steps_is_behind(results: Any) -> bool:
@@ -138,11 +143,7 @@ def exact_with_half_of_the_steps_is_behind(results: Any) -> bool:
     texts, at the same rate.
     """
     [half] = results["runs"]
-    sampled = one_having(
-        read_results("studies/results/real_models_gemma")["runs"],
-        objective="sampled_softmax with --pool_size 16384",
-        rate=half["rate"],
-    )
+    sampled = sampled_run_of_gemma(half["rate"])
     return half["steps"] == sampled["steps"] / 2 and half["new"][0] > sampled["new"][0]
 
 
