@@ -98,7 +98,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--headless", default="headless + Muon", help="a recipe, named as in recipe.py"
     )
     vanilla = ["vanilla tied + bias log q + Muon", "vanilla untied + bias log q + Muon"]
-    parser.add_argument("--vanilla", nargs="+", default=vanilla, help="recipes to compare with it")
+    parser.add_argument(
+        "--vanilla", nargs="*", default=vanilla, help="recipes to compare with it, perhaps none"
+    )
     parser.add_argument(
         "--rate", type=float, help="learning rate of all recipes; default: the scale's"
     )
