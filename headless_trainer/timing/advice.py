@@ -68,6 +68,11 @@ def _choice(timed: dict[str, Measurements], exact_name: str, has_head: bool) -> 
     exact = timed[exact_name]
     # Rule 2. Without a time of the trunk, the share of the head is not known.
     share = head_share(exact, timed)
+    if share is not None and round(100 * share) == 0:
+        return (
+            f"The head takes no measurable part of a step of {exact_name}: stay with "
+            f"{exact_name}, since no objective can save more than the head."
+        )
     if share is not None and share < WORTH_IT:
         return (
             f"The head is {_percent(share)} of a step of {exact_name}: stay with {exact_name}, "

@@ -317,6 +317,11 @@ def test_a_small_head_speaks_for_exact_softmax(has_head):
     assert "The head is 9 % of a step of vanilla: stay with vanilla" in advice
 
 
+def test_a_head_that_the_noise_hides_has_no_share():
+    advice = advise(timings(trunk=1.02, headless=1.01, vanilla=1.0), has_head=True)
+    assert "no measurable part of a step of vanilla: stay with vanilla" in advice
+
+
 def test_a_checkpoint_that_keeps_its_head_is_advised_sampled_softmax():
     measured = timings(trunk=1.0, headless=1.0, sampled_softmax=1.2, vanilla=2.0)
     advice = advise(measured, has_head=True)
