@@ -1134,6 +1134,23 @@ BENCHMARKS = {
             ),
         ),
     ),
+    "step_gemma": Record(
+        "Does a step of Gemma 3 270M with random weights take as long?",
+        "Yes. Sampled softmax takes not much more than half of the time of our exact head.",
+        within("4", lambda results: 1.6 < results["our vanilla"]["ratio"] < 2),
+    ),
+    "compare_steps_minilm": Record(
+        "How fast is a step of MiniLM, with its real weights?",
+        "As fast headless as with our exact head, on a CPU. The model in transformers takes almost "
+        "twice as long.",
+        within(
+            "objectives",
+            all_of(
+                share("headless", "vanilla", 0.9, 1.1, "median_seconds"),
+                share("transformers", "vanilla", 1.7, 2, "median_seconds"),
+            ),
+        ),
+    ),
 }
 
 

@@ -36,6 +36,16 @@ DECODER = "benchmarks/results/step_decoder"
 GEMMA = "benchmarks/results/compare_steps_gemma"
 # On a first and a second machine.
 GEMMA_STEPS = (GEMMA, "benchmarks/results/compare_steps_gemma_second")
+# By benchmarks/step.py on the second machine.
+GEMMA_WITH_RANDOM_WEIGHTS = "benchmarks/results/step_gemma"
+MINILM = "benchmarks/results/compare_steps_minilm"
+OBJECTIVES = {
+    "trunk": "trunk alone",
+    "headless": "headless",
+    "sampled_softmax": "sampled softmax, exact steps included",
+    "vanilla": "our exact softmax",
+    "transformers": "transformers",
+}
 
 OF_STEPS = Conditions(
     model="BERT-small (four layers of width 512) and the decoder of the paper's table 10 "
@@ -278,12 +288,11 @@ def sampled_softmax() -> Card:
 def gemma() -> Card:
     machines = [results(folder)["objectives"] for folder in GEMMA_STEPS]
     objectives, second = machines
-    labels = {
-        "trunk": "trunk alone",
-        "headless": "headless",
-        "sampled_softmax": "sampled softmax, exact steps included",
-        "vanilla": "our exact softmax",
-        "transformers": "transformers",
+    methods = results(GEMMA_WITH_RANDOM_WEIGHTS)["4"]
+    random_weights = {
+        "sampled_softmax": methods[SAMPLED],
+        "vanilla": methods[EXACT],
+        "transformers": methods[TRANSFORMERS],
     }
     gains = [
         machine["vanilla"]["median_seconds"] / machine["sampled_softmax"]["median_seconds"]
@@ -293,9 +302,12 @@ def gemma() -> Card:
     spread = max(
         (max(turn) - min(turn)) / machine[name]["median_seconds"]
         for machine in machines
-        for name in labels
+        for name in OBJECTIVES
         for turn in machine[name]["seconds"]
     )
+    for name, step in random_weights.items():
+        ratio = statistics.median(step["seconds"]) / second[name]["median_seconds"]
+        check(abs(ratio - 1) < spread, f"{name} takes as long by both ways of timing")
     check(1.8 < min(gains) <= max(gains) < 2.2, "sampled softmax takes about half of the time")
     check(abs(peaks[0] / peaks[1] - 1) < 0.05, "memory is level")
     return Card(
@@ -313,6 +325,7 @@ def gemma() -> Card:
             "head's share of the step",
             "peak memory (GiB)",
             "second machine: step (s)",
+            "the same with random weights, by `benchmarks/step.py`: step (s)",
         ),
         rows=[
             (
@@ -321,8 +334,9 @@ def gemma() -> Card:
                 "" if name == "trunk" else percent(objectives[name]["head_share"]),
                 figure(objectives[name]["peak_mib"] / 1024),
                 figure(second[name]["median_seconds"], 2),
+                seconds(random_weights[name]) if name in random_weights else "not measured",
             )
-            for name, label in labels.items()
+            for name, label in OBJECTIVES.items()
         ],
         conditions=Conditions(
             model="Gemma 3 270M with its real weights",
@@ -334,7 +348,55 @@ def gemma() -> Card:
         ),
         would_change="On an [H100](gpu_sampled_softmax.md) nothing is gained with this model. "
         "Larger batches, bfloat16 and fused kernels raise what an exact head can do.",
-        records=GEMMA_STEPS,
+        records=(*GEMMA_STEPS, GEMMA_WITH_RANDOM_WEIGHTS),
+    )
+
+
+def minilm() -> Card:
+    timed = results(MINILM)["objectives"]
+    objectives = {name: timed[name] for name in OBJECTIVES if "median_seconds" in timed[name]}
+    exact = objectives["vanilla"]["median_seconds"]
+    theirs = objectives["transformers"]["median_seconds"] / exact
+    spread = max(
+        (max(turn) - min(turn)) / step["median_seconds"]
+        for step in objectives.values()
+        for turn in step["seconds"]
+    )
+    for name in ("trunk", "headless"):
+        ratio = objectives[name]["median_seconds"] / exact
+        check(abs(ratio - 1) < spread, f"{name} takes as long as the exact softmax")
+    check(1.7 < theirs < 2, "transformers takes almost twice as long")
+    return Card(
+        name="cpu_minilm",
+        question="How much faster is a step of MiniLM with headless on a CPU?",
+        answer="A step of MiniLM is no faster headless than with our exact softmax on a CPU, which "
+        f"is {figure(theirs)} times as fast as transformers",
+        figure=f"headless {figure(objectives['headless']['median_seconds'], 2)} s, our exact "
+        f"softmax {figure(exact, 2)} s, transformers "
+        f"{figure(objectives['transformers']['median_seconds'], 2)} s",
+        text="The exact softmax scores masked positions alone, and its head takes no more time "
+        "than the readings differ by. The checkpoint has no head that sampled softmax could keep.",
+        columns=("method", "step (s)", "peak memory (GiB)"),
+        rows=[
+            (
+                OBJECTIVES[name],
+                figure(step["median_seconds"], 2),
+                figure(step["peak_mib"] / 1024),
+            )
+            for name, step in objectives.items()
+        ],
+        conditions=Conditions(
+            model="all-MiniLM-L6-v2 with its real weights, a BERT with six layers of width 384",
+            vocabulary="30,522",
+            tokens="8 x 128 a step, of English novels; 15 % of them are predicted",
+            machine=f"{QUIET_CORES}, without AVX-512",
+            seeds=f"none; medians of up to seven readings, which differ by at most "
+            f"{percent(spread)} within a round",
+            rates=NO_RATES,
+        ),
+        would_change="A larger vocabulary, a higher share of predictions, or a decoder, which "
+        "predicts every token.",
+        records=(MINILM,),
     )
 
 
@@ -365,6 +427,14 @@ def steps_table(cards: Mapping[str, Card]) -> str:
             ),
         )
     )
+    objectives = results(MINILM)["objectives"]
+    headless, exact, theirs = (
+        figure(objectives[name]["median_seconds"], 2)
+        for name in ("headless", "vanilla", "transformers")
+    )
+    rows.append(
+        ("MiniLM, V = 30,522, 8 x 128 tokens", headless, "has no head to keep", exact, theirs)
+    )
     head = (
         "model, vocabulary, batch",
         "headless (s)",
@@ -383,6 +453,7 @@ def steps_table(cards: Mapping[str, Card]) -> str:
             "cpu_steps",
             "cpu_sampled_softmax",
             "cpu_gemma",
+            "cpu_minilm",
             "cpu_memory",
             "what_do_larger_pools_cost",
         ),
@@ -391,4 +462,4 @@ def steps_table(cards: Mapping[str, Card]) -> str:
     return f"{markdown(head, rows, left=1)}\n\n{notes}\n\n{limits}"
 
 
-CARDS = (steps, memory, small_pools, loss_alone, sampled_softmax, gemma)
+CARDS = (steps, memory, small_pools, loss_alone, sampled_softmax, gemma, minilm)
