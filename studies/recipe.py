@@ -12,6 +12,7 @@ resume. ``--report_only`` makes the table and the picture from existing runs.
 
 import math
 import statistics
+import sys
 from pathlib import Path
 
 import shared
@@ -88,6 +89,7 @@ def report(args) -> None:
         runs = shared.finished(args, recipe)
         if runs:
             rate, losses = shared.best_rate(args, runs)
+            tell_of_missing_seeds(args, recipe, rate, runs[rate])
             rows[recipe] = row_of(runs[rate], rate, losses)
             folders += runs[rate].values()
     baseline = rows.get(args.baseline)
@@ -111,6 +113,26 @@ def report(args) -> None:
         # All recipes have this parent folder.
         folder = shared.run_dir(args, "x", 0.0, 0).parents[1]
     shared.write_results(folder, rows, [markdown(head, cells)], draw(rows), folders)
+
+
+def tell_of_missing_seeds(args, recipe: str, rate: float, runs: dict[int, Path]) -> None:
+    """Print which seeds the best rate lacks: they may have been trained at another rate, before
+    this one was tried.
+
+    Args:
+        args: the study's arguments.
+        recipe: a recipe of the report.
+        rate: the best of all rates in the output folder.
+        runs: folders of its finished runs, by seed.
+    """
+    missing = [str(seed) for seed in args.seeds if seed not in runs]
+    if missing:
+        print(
+            f"{recipe}: of all rates in {args.output_dir}, {rate:g} is the best, and --seeds "
+            f"{' '.join(missing)} have no finished run at it: train them with --rates {rate:g}, or "
+            "keep rates that were tried with fewer seeds in another --output_dir.",
+            file=sys.stderr,
+        )
 
 
 def row_of(runs: dict[int, Path], rate: float, losses: dict[float, float]) -> dict:

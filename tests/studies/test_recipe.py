@@ -36,7 +36,7 @@ def made_run(folder, perplexities: list[float], pace: float = 1000.0) -> None:
     )
 
 
-def test_shares_of_tokens_and_time(study, tmp_path, monkeypatch):
+def test_shares_of_tokens_and_time(study, tmp_path, monkeypatch, capsys):
     """Headless is at vanilla's end after half of its tokens, and takes half of vanilla's time in
     all.
     """
@@ -58,6 +58,10 @@ def test_shares_of_tokens_and_time(study, tmp_path, monkeypatch):
     ]
     monkeypatch.setattr(sys, "argv", ["recipe.py", "--recipes", "vanilla tied", "headless", *flags])
     study("recipe").main()
+    # Headless has both seeds at its best rate.
+    [told] = capsys.readouterr().err.splitlines()
+    assert told.startswith("vanilla tied: ")
+    assert "--seeds 1 have no finished run" in told
     table = (runs / "results.md").read_text().splitlines()
     assert table[2] == "| vanilla tied | 0.01 | 1 | 100.0 | 10.00 | 0.0455 | 100% | 100% |"
     assert table[3] == "| headless | 0.01 | 2 | 60.0 (10.0) | 10.00 (0.00) | 0.0228 | 50% | 25% |"
