@@ -123,10 +123,14 @@ def _returned(model: PreTrainedModel, projection: nn.Linear) -> Tensor:
 
 
 def _changes_logits(model: PreTrainedModel) -> ValueError:
+    remedy = "use a model whose head ends in a projection"
+    width = getattr(model.get_input_embeddings(), "embedding_dim", None)
+    # Contrastive weight tying compares outputs with embeddings, which MobileBERT's are wider than.
+    if width == getattr(model.config, "hidden_size", width):
+        remedy += ", or --objective headless for features and fine-tuning"
     return ValueError(
         f"model {type(model).__name__} changes its logits after the projection, so its head can be "
-        "neither trained nor attached: use --objective headless for features and fine-tuning, or "
-        "a model whose head ends in a projection."
+        f"neither trained nor attached: {remedy}."
     )
 
 

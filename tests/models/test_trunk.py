@@ -393,10 +393,17 @@ GEMMA3N = {
     "final_logit_softcapping": 2.0,
 }  # fmt: skip
 CAUSAL = {"kind": AutoModelForCausalLM}
+# Its outputs are wider than its embeddings.
+MOBILEBERT = {
+    "kind": AutoModelForMaskedLM,
+    "embedding_size": WIDTH // 2,
+    "intra_bottleneck_size": WIDTH // 2,
+}
 
 
 @pytest.mark.parametrize(("use", "name", "settings", "said"), [
-    (VocabularyHead, "esm", {"kind": AutoModelForMaskedLM, "mask_token_id": 4, "pad_token_id": 1}, "changes its logits"),
+    (VocabularyHead, "esm", {"kind": AutoModelForMaskedLM, "mask_token_id": 4, "pad_token_id": 1}, "changes its logits.* or --objective headless"),
+    (VocabularyHead, "mobilebert", MOBILEBERT, r"changes its logits.* use a model whose head ends in a projection\.$"),
     (VocabularyHead, "recurrent_gemma", CAUSAL | {"num_hidden_layers": 3, "dtype": torch.bfloat16}, "changes its logits"),
     (find_trunk, "bart", BART | CAUSAL | {"is_encoder_decoder": False}, "BartForCausalLM shows no token embedding"),
     (find_trunk, "llama4_text", LLAMA4 | CAUSAL, "has a head but names no part below it: pass its AutoModel"),
