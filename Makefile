@@ -18,8 +18,9 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(BASE)  ## pretrain a small decoder headless, then with a vocabulary head for the same time
-	@rm -rf runs/demo runs/demo_vanilla
-	@$(BIN)/python studies/demo.py --output_dir runs/demo
+	@# Not runs/demo, where `headless-trainer pretrain demo` writes.
+	@rm -rf runs/make_demo runs/make_demo_vanilla
+	@$(BIN)/python studies/demo.py --output_dir runs/make_demo
 
 test: $(INSTALLED)  ## run the quick tests
 	$(PYTEST)

@@ -2,7 +2,7 @@
 """Run the demo: pretrain a small decoder without a vocabulary head, then the same network with one
 for the same time.
 
-    python studies/demo.py --output_dir runs/demo
+    python studies/demo.py --output_dir runs/make_demo
 
 It takes any flag of `headless-trainer pretrain demo`; without --train_file, the texts are
 docstrings found on the machine. Both models are scored on the same held-out documents, headless
