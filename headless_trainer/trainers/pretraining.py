@@ -267,6 +267,16 @@ class PretrainingTrainer(Trainer):
         """
         return self.pools(targets, self.state.global_step, remember=self.is_in_train)
 
+    def divisor_of_predictions(self, targets: list[Tensor]) -> Tensor:
+        """Return the divisor, a scalar, that makes the summed losses of a step their mean over its
+        predictions on all processes, from the ``(K,)`` target ids of each micro-batch here.
+        """
+        predicted = torch.full((), sum(ids.numel() for ids in targets), device=self.args.device)
+        # A step without predictions has a loss of 0.
+        everywhere = self.sum_over_processes(predicted).clamp(min=1)
+        # Processes average their gradients, so each divides by its share of all predictions.
+        return everywhere / self.args.world_size
+
     def log_weights(self, part: Candidates, dtype: torch.dtype) -> Tensor:
         """Return the logarithms of the candidates' weights in the loss: by default those of the
         pool.

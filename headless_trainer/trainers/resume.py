@@ -69,6 +69,7 @@ def _check_position(run: Run, checkpoint: str) -> None:
     """Refuse a checkpoint whose position in the data means nothing in this run, if it is used."""
     args = run.args
     if args.ignore_data_skip:
+        _check_has_end(args, checkpoint)
         return
     facts = read_facts(checkpoint)
     check_processes(facts, args.world_size, run.rows_a_step)
@@ -86,6 +87,23 @@ def _check_position(run: Run, checkpoint: str) -> None:
             f"{because} pass --ignore_data_skip."
         )
     check_rows(facts, run.rows)
+
+
+def _check_has_end(args: HeadlessTrainingArguments, checkpoint: str) -> None:
+    """Refuse to restart the data of a run whose end is a number of epochs.
+
+    transformers divides the steps of the checkpoint by those of an epoch now. With other rows, or
+    other rows per step, that are other epochs, and the run would end too early or at once.
+    """
+    if args.max_steps > 0:
+        return
+    state = read_state(checkpoint)
+    raise ValueError(
+        f"ignore_data_skip is True but max_steps is not set, and restarted data has no epochs in "
+        f"common with those before: set --max_steps to the number of all steps, of which "
+        f"resume_from_checkpoint {checkpoint!r} has made {state.global_step:,} (its run was to "
+        f"make {state.max_steps:,})."
+    )
 
 
 def restore(run: Run, pools: CandidatePools, checkpoint: str, finished: bool) -> None:

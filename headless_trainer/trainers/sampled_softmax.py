@@ -132,13 +132,18 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         return token_counts[: self.head.size]
 
     def candidates_of_step(self, targets: list[Tensor]) -> PoolsOfStep:
-        """Return the pools of a step; of an exact one, the whole vocabulary."""
+        """Return the pools of a step; of an exact one, the whole vocabulary.
+
+        Every prediction has the same weight in the loss, as in the exact softmax, which this loss
+        estimates.
+        """
         self.prediction.renew()
-        of_micro_batches = super().candidates_of_step(targets)
-        if not self.is_exact_step:
-            return of_micro_batches
-        whole = NegativePool.of_vocabulary(self.head.size)
-        return [((whole,), divisor) for _pools, divisor in of_micro_batches]
+        pools_of_step = super().candidates_of_step(targets)
+        divisor = self.divisor_of_predictions(targets)
+        if self.is_exact_step:
+            whole = NegativePool.of_vocabulary(self.head.size)
+            return [((whole,), divisor)] * len(targets)
+        return [(pools, divisor) for pools, _divisor in pools_of_step]
 
     @property
     def is_exact_step(self) -> bool:

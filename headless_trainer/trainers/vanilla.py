@@ -116,10 +116,7 @@ class VanillaTrainer(PretrainingTrainer):
         """Return no pools, and the divisor for the mean over the step's predictions on all
         processes.
         """
-        predicted = torch.full((), sum(ids.numel() for ids in targets), device=self.args.device)
-        # Over the processes, because they average their gradients.
-        divisor = (self.sum_over_processes(predicted) / self.args.world_size).clamp(min=1)
-        return [((), divisor)] * len(targets)
+        return [((), self.divisor_of_predictions(targets))] * len(targets)
 
     def evaluation_scores(
         self,

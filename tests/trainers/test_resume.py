@@ -341,6 +341,16 @@ def test_with_ignore_data_skip_other_rows_are_read_and_have_no_place_any_more(tm
     assert anew.train(resume_from_checkpoint=True).global_step == 4
 
 
+def test_restarted_data_needs_a_number_of_steps(tmp_path):
+    """Epochs of other batches would be others: a run could end without a step."""
+    with pytest.raises(
+        ValueError,
+        match=r"ignore_data_skip is True but max_steps is not set.*--max_steps.* made 1 \(its run "
+        r"was to make 2\)",
+    ):
+        resumed(tmp_path, ignore_data_skip=True, max_steps=-1, num_train_epochs=3)
+
+
 @pytest.mark.parametrize("data", [rows(count=25), rows(seed=1)])
 def test_other_rows_are_refused(tmp_path, data):
     with pytest.raises(

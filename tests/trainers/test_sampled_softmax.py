@@ -68,9 +68,7 @@ def naive_step(model, task, batches, sizes, drawn, whole):
                 partition = torch.cat([terms, score[target][None]]).logsumexp(0)
                 forward.append(partition - score[target])
         losses.append(torch.stack(forward))
-    loss = (
-        torch.cat(losses).mean() if whole else torch.stack([each.mean() for each in losses]).mean()
-    )
+    loss = torch.cat(losses).mean()
     loss.backward()
     return loss.item(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
@@ -105,6 +103,8 @@ def test_a_step_is_that_of_every_candidate_written_out(tmp_path, task, changes, 
     ("clm", {}, {}),
     ("clm", {"tie_word_embeddings": False}, {"pool_size": 10}),
     ("clm", {}, {"negatives": "step", "gradient_accumulation_steps": 2}),
+    ("clm", {}, {"gradient_accumulation_steps": 2}),
+    ("mlm", {}, {"gradient_accumulation_steps": 2}),
     ("clm", {}, {"sparse_embedding_updates": True}),
     ("mlm", {}, {"sparse_embedding_updates": True, "negatives": "step", "gradient_accumulation_steps": 2}),
 ])  # fmt: skip
@@ -127,6 +127,40 @@ def test_the_first_step_is_that_of_the_exact_softmax(tmp_path, task, changes, se
     assert logs["loss"] == pytest.approx(loss.item(), rel=1e-6)
     assert logs["exact_loss"] == pytest.approx(loss.item(), rel=1e-6)
     builders.assert_gradients(gradients.kept, expected, 1e-6)
+
+
+@pytest.mark.parametrize("objective", ["headless", "sampled_softmax", "vanilla"])
+def test_a_micro_batch_without_a_prediction_changes_nothing(tmp_path, objective):
+    """Every second row is a prompt without an answer."""
+    answer = {"input_ids": [5, 6, 7, 8, 9], "completion_mask": [0, 0, 1, 1, 1]}
+    prompt = {"input_ids": [9, 8, 7, 6, 5], "completion_mask": [0, 0, 0, 0, 0]}
+    rows = Dataset.from_list([answer, prompt])
+    losses = []
+    gradients = []
+    for batch_size in (1, 2):
+        steps = Gradients()
+        settings = {
+            "objective": objective,
+            "task": "clm",
+            "max_steps": 1,
+            "per_device_train_batch_size": batch_size,
+            "gradient_accumulation_steps": 2 // batch_size,
+            "save_strategy": "no",
+            "max_grad_norm": 0.0,
+        }
+        run = make_trainer(
+            tmp_path / str(batch_size),
+            tiny_model("clm", objective=objective),
+            rows,
+            settings,
+            processing_class=Tokenizer(),
+            callbacks=[steps],
+        )
+        run.train()
+        losses.append(run.state.log_history[0]["loss"])
+        gradients.append(steps.kept)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    builders.assert_gradients(*gradients, 1e-6)
 
 
 def test_every_third_step_is_exact_and_measures_the_mean_prediction(tmp_path):
