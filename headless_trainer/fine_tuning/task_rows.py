@@ -123,9 +123,13 @@ def _numbers_to_names(column: pa.ChunkedArray, names: Sequence[str]) -> pa.Chunk
     if pa.types.is_integer(column.type):
         numbers = pc.if_else(pc.less(column, 0), None, column.cast(pa.int32())).combine_chunks()
         return pa.chunked_array([pa.DictionaryArray.from_arrays(numbers, pa.array(names))])
-    lists = [
-        None if row is None else [names[number] for number in row] for row in column.to_pylist()
-    ]
+    lists: list[list[str] | None] = []
+    for numbers in column.to_pylist():
+        # An empty list is a row to which no class applies.
+        if numbers is None or any(number < 0 for number in numbers):
+            lists.append(None)
+        else:
+            lists.append([names[number] for number in numbers])
     return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])
 
 

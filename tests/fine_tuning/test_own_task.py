@@ -244,6 +244,7 @@ CLASSES = datasets.ClassLabel(names=["negative", "neutral", "fine"])
 @pytest.mark.parametrize(("kind", "labels", "found"), [
     (CLASSES, [2, 0, -1], [2, 0]),
     (datasets.List(CLASSES), [[2, 0], [1], []], [[0, 1], [2], []]),
+    (datasets.List(CLASSES), [[2], [1], [-1]], [[0], [1]]),
 ])  # fmt: skip
 def test_a_dataset_of_the_hub(monkeypatch, kind, labels, found):
     """One class a row keeps the order that the dataset lists, and -1 is no label; of lists they are
