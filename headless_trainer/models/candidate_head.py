@@ -24,7 +24,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from ..files.sources import find_file
 from ..processes.launch import shards
 from .checkpoint_weights import take_out
-from .trunk import infer_task, input_embedding, probe, probe_ids
+from .trunk import find_trunk, infer_task, input_embedding, probe, probe_ids
 
 # Submodules of a trunk with this prefix belong to the head. A final model stores them in a separate
 # file, since other clients that load the trunk do not know them.
@@ -128,11 +128,11 @@ class CandidateHead:
         return [table.weight for table in (self.embedding, self.matrix) if table is not None]
 
     @classmethod
-    def check(cls, trunk: PreTrainedModel, args) -> None:
-        """Raise ValueError, before any long work, for a trunk or settings that this head cannot
+    def check(cls, model: PreTrainedModel, args) -> None:
+        """Raise ValueError, before any long work, for a model or settings that this head cannot
         have.
         """
-        cls(trunk).check_launch(args)
+        cls(find_trunk(model)).check_launch(args)
 
     def check_launch(self, args) -> None:
         """Refuse launches that cannot train a candidate matrix."""

@@ -43,15 +43,7 @@ def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
         ValueError: if the trunk does not end in a LayerNorm with a gain and a bias, or the head
             does not read it.
     """
-    # Refuses a head that does not read the trunk's output.
-    find_projection(model, of_trunk=True)
-    norm = last_layer_norm(model)
-    if norm is None or norm.bias is None:
-        raise ValueError(
-            f"model {type(model).__name__} does not end in a LayerNorm with a bias and its head "
-            "has no bias, so an ordinary checkpoint cannot store log q. Use init 'embeddings' and "
-            "fine-tune the head: `headless-trainer lm-head --init embeddings --do_train`."
-        )
+    norm = layer_norm_to_fold(model)
     gain = wide(norm.weight)  # (D,)
     shift = wide(norm.bias)  # (D,)
     weight = wide(weight)
@@ -68,6 +60,24 @@ def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
     scaled = weight * gain  # (V, D)
     lacking = bias + weight @ shift - scaled.sum(dim=1)  # (V,)
     return scaled + (lacking / len(gain))[:, None]
+
+
+def layer_norm_to_fold(model: PreTrainedModel) -> nn.LayerNorm:
+    """Return the LayerNorm through which `fold_bias` can add a bias to a head that has none.
+
+    Raises:
+        ValueError: if there is none, or the head does not read the trunk's output.
+    """
+    find_projection(model, of_trunk=True)
+    norm = last_layer_norm(model)
+    if norm is None or norm.bias is None:
+        raise ValueError(
+            f"model {type(model).__name__} does not end in a LayerNorm with a bias and its head "
+            "has no bias, so an ordinary checkpoint cannot store log q. Leave head_bias out, or "
+            "use init 'embeddings' and fine-tune the head: `headless-trainer lm-head --init "
+            "embeddings --do_train`."
+        )
+    return norm
 
 
 @torch.no_grad()

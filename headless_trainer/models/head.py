@@ -34,8 +34,8 @@ class Head(Protocol):
     def __init__(self, model: PreTrainedModel) -> None: ...
 
     @classmethod
-    def check(cls, trunk: PreTrainedModel, args: Any) -> None:
-        """Raise ValueError, before any long work, for a trunk or settings that the head cannot
+    def check(cls, model: PreTrainedModel, args: Any) -> None:
+        """Raise ValueError, before any long work, for a model or settings that the head cannot
         have.
         """
 

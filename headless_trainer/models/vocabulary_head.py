@@ -4,7 +4,6 @@ Letters used in shapes: B rows, T tokens in a row, K predicted positions, U ids,
 vocabulary size.
 """
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from torch.nn.functional import embedding
 from transformers import PreTrainedModel
 
 from ..files.manifest import TRAINED_NAME
-from .fold import fold_bias, fold_head_bias
+from .fold import FOLD, fold_head_bias, layer_norm_to_fold
 from .lm_head import freeze_scaled_layer
 from .projection import computed_by, find_head
 from .trunk import input_embedding
@@ -68,22 +67,39 @@ class VocabularyHead:
         self.model.base_model.register_forward_hook(self._select)
 
     @classmethod
-    def check(cls, trunk: PreTrainedModel, args) -> None:
-        """Check nothing: the constructor refuses a model without a vocabulary projection."""
+    def check(cls, model: PreTrainedModel, args) -> None:
+        """Raise ValueError, before any long work, for a model or settings that this head cannot
+        have.
+        """
+        head = cls(model)
+        if args.head_bias == "prior":
+            head.check_takes_prior()
+
+    def check_takes_prior(self) -> None:
+        """Refuse a head that cannot start at log frequencies, or whose file could not store them.
+
+        Raises:
+            ValueError: if the head holds them already, has a trained bias, or has none and the
+                trunk does not end in a LayerNorm that could hold it.
+        """
+        if getattr(self.model.config, FOLD, None):
+            raise ValueError(
+                "head_bias is 'prior' but the model's head already holds log q: leave it out."
+            )
+        if self.projection.bias is None:
+            layer_norm_to_fold(self.model)
+        elif self.projection.bias.any():
+            raise ValueError(
+                "head_bias is 'prior' but the model's head already has a trained bias: leave it "
+                "out."
+            )
 
     def start_bias(self, prior: Tensor) -> None:
         """Give the projection a trained bias that starts at ``(V,)`` log frequencies."""
         prior = prior.to(self.model.device)
         self.added_bias = self.projection.bias is None
         if self.added_bias:
-            # Try the fold now, so that a run does not end with a bias that no checkpoint can store.
-            fold_bias(copy.deepcopy(self.model), self.projection.weight, prior)
             self.projection.bias = nn.Parameter(prior)
-        elif self.projection.bias.any():
-            raise ValueError(
-                "head_bias is 'prior' but the model's head already has a trained bias: leave it "
-                "out."
-            )
         else:
             self.projection.bias.data.copy_(prior)
 

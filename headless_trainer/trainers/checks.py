@@ -94,7 +94,7 @@ def check_model(
         )
     if args.task == "clm":
         check_causal(trunk)
-    head_class.check(trunk, args)
+    head_class.check(inner, args)
     check_trained_weights(inner, trunk, args)
     assert args.task is not None
     make_targets = TargetMaker(args.task, inner, tokenizer, args)

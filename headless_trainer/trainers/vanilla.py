@@ -2,10 +2,8 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from ..models.fold import FOLD
 from ..models.vocabulary_head import VocabularyHead
 from ..objective.losses import vocabulary_cross_entropy
 from ..objective.negatives import NegativePool
@@ -61,10 +59,6 @@ class VanillaTrainer(PretrainingTrainer):
             if self.head.model is not self.model:
                 raise ValueError(
                     "head_bias is 'prior' but a peft adapter holds no head: leave it out."
-                )
-            if getattr(self.model.config, FOLD, None):
-                raise ValueError(
-                    "head_bias is 'prior' but the model's head already holds log q: leave it out."
                 )
             if self.optimizer is not None and self.head.projection.bias is None:
                 raise ValueError(

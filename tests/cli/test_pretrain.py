@@ -435,6 +435,37 @@ def test_a_checkpoint_without_weights_is_refused_before_texts_are_read(
     assert folder in said
 
 
+@pytest.mark.parametrize(
+    ("model", "flags", "message"),
+    [
+        ("mobilebert", ["--objective", "sampled_softmax"], "changes its logits"),
+        (
+            "llama",
+            ["--objective", "vanilla", "--head_bias", "prior"],
+            "does not end in a LayerNorm with a bias",
+        ),
+    ],
+)
+def test_a_head_that_cannot_be_trained_is_refused_before_texts_are_read(
+    tmp_path, text_file, mlm_tokenizer, monkeypatch, model, flags, message
+):
+    mlm_tokenizer.save_pretrained(tmp_path / "tokenizer")
+    monkeypatch.setattr("headless_trainer.corpus.texts.find_texts", None)  # not reached
+    sizes = {
+        "mobilebert": "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=16,"
+        "embedding_size=8,intra_bottleneck_size=8",
+        "llama": "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=16",
+    }
+    said = refused(
+        main,
+        *("--model_type", model, "--config_overrides", sizes[model]),
+        *("--tokenizer_name", tmp_path / "tokenizer", "--max_seq_length", "16", "--use_cpu"),
+        *("--train_file", text_file, "--output_dir", tmp_path / "run"),
+        *flags,
+    )
+    assert message in said
+
+
 def test_a_final_evaluation_that_fails_loses_nothing_else(tmp_path, text_file, monkeypatch):
     def fails(*args, **kwargs):
         raise ValueError("eval_dataset has no token to predict.")

@@ -110,7 +110,7 @@ def test_floor_and_guess_are_those_of_the_logged_loss(tmp_path, clm_tokenizer, n
         for pool in pools
         if len(pool)
     ]
-    assert log["loss_floor"] == pytest.approx(sum(floors).item() / len(pools), abs=1e-4)
+    assert log["loss_floor"] == pytest.approx(sum(floors).item() / len(floors), abs=1e-4)
 
 
 @pytest.mark.parametrize("task", ["clm", "mlm"])
@@ -321,7 +321,7 @@ def test_head_bias_starts_at_the_prior_and_is_trained(tmp_path, clm_tokenizer, d
             tmp_path, loaded, [], PRIOR, token_counts=counts, processing_class=clm_tokenizer
         )
     with pytest.raises(ValueError, match="head already has a trained bias"):
-        run.head.start_bias(start)
+        run.head.check_takes_prior()
 
 
 @pytest.mark.parametrize("head_bias", ["none", "prior"])
