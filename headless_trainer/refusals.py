@@ -278,6 +278,24 @@ PRETRAINING = (
         f"it needs whole matrices, which DeepSpeed and FSDP shard: start without them, or {LEAVE}",
         shards,
     ),
+    # `SparseAdamW` refuses these too, but the command makes it after it has read the texts.
+    Refusal(
+        "adam_beta1 adam_beta2",
+        "with sparse_embedding_updates adam_beta1 must be below the square root of adam_beta2, or "
+        "rows that a step does not touch would accelerate: change one of the two",
+        lambda args: args.sparse_embedding_updates and args.adam_beta1 >= args.adam_beta2**0.5,
+    ),
+    Refusal(
+        "adam_epsilon",
+        "with sparse_embedding_updates it must be above 0: raise it",
+        lambda args: args.sparse_embedding_updates and not args.adam_epsilon > 0,
+    ),
+    Refusal(
+        "weight_decay learning_rate",
+        "with sparse_embedding_updates weight_decay times learning_rate must be below 1: lower one "
+        "of the two",
+        lambda args: args.sparse_embedding_updates and args.learning_rate * args.weight_decay >= 1,
+    ),
 )
 # For rows without a length.
 STREAM = tuple(
@@ -346,6 +364,11 @@ MODEL = (
         "tokenizer_name",
         f"train_tokenizer makes a new one: {OF_TWO}",
         lambda args: args.train_tokenizer,
+    ),
+    Refusal(
+        "tokenizer_type",
+        f"no tokenizer is trained: add --train_tokenizer, or {LEAVE}",
+        lambda args: not args.train_tokenizer,
     ),
     Refusal(
         "train_tokenizer",

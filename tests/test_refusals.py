@@ -85,6 +85,7 @@ def test_every_setting_of_transformers_is_judged():
         "dataloader_drop_last",
         "seed",
         "data_seed",
+        "adam_epsilon",
     }
     assert not (WORKS - works_with_some_values) & refused
 
@@ -128,6 +129,10 @@ REFUSED = {
         {"sparse_embedding_updates": True, "optim": "sgd"},
         {"sparse_embedding_updates": True, "optim": "adafactor"},
         {"sparse_embedding_updates": True, "fsdp": True},
+        {"adam_beta2": 0.8, "sparse_embedding_updates": True},
+        {"adam_beta1": 0.9999, "sparse_embedding_updates": True},
+        {"adam_epsilon": 0.0, "sparse_embedding_updates": True},
+        {"weight_decay": 0.1, "learning_rate": 10.0, "sparse_embedding_updates": True},
         {"muon_learning_rate": 0.01, "optim": "sgd"}, {"lr_scheduler_type": "warmup_stable_decay"},
         {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 0}},
         DECAY | {"max_steps": 3},
@@ -154,6 +159,7 @@ REFUSED = {
         {"model_type": "bert", "model_name_or_path": "m"},
         {"config_overrides": "n_layer=2", "model_name_or_path": "m"},
         {"tokenizer_name": "t", "train_tokenizer": True}, {"vocab_size": 299},
+        {"tokenizer_type": "wordpiece"},
         {"train_tokenizer": True, "model_name_or_path": "m"},
     ],
     DataArguments: [

@@ -103,6 +103,7 @@ def find_texts(
         parts[OLD] = _Files("eval_old_file", expand("eval_old_file", args.eval_old_file))
     if args.replay_file:
         parts[REPLAY] = _Files("replay_file", expand("replay_file", args.replay_file))
+    _check_sample_by(parts, args.sample_by)
     column = _choose_column(parts, args.text_column, tokenizer)
     return Texts(args, parts, column, cache_dir)
 
@@ -304,6 +305,18 @@ def _check_has_training_split(dataset_name: str, splits: dict) -> None:
         raise ValueError(
             f"dataset_name {dataset_name!r} has no split 'train', only "
             f"{', '.join(sorted(splits))}. Choose another dataset or --dataset_config_name."
+        )
+
+
+def _check_sample_by(parts: dict[str, _Files | _HubSplit], sample_by: str) -> None:
+    """Refuse to divide texts where each is a row of its own."""
+    have_text_files = any(
+        isinstance(part, _Files) and not part.have_columns for part in parts.values()
+    )
+    if sample_by != "line" and not have_text_files:
+        raise ValueError(
+            f"sample_by is {sample_by!r} but only .txt files are divided into documents, and each "
+            "row of the files that are named is one: leave it out."
         )
 
 

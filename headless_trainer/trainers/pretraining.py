@@ -98,6 +98,7 @@ logger = logging.getLogger(__name__)
 SMALLEST_GAP = 1e-6
 # Private methods overridden below, because transformers has no event there.
 # tests/library_contract.py gives the reasons.
+NO_BATCH = "train_dataset fills no batch: lower per_device_train_batch_size, or keep its last rows."
 PRIVATE_OVERRIDES = (
     "_save_checkpoint",
     "_get_output_dir",
@@ -860,6 +861,7 @@ class PretrainingTrainer(Trainer):
             if start is None:
                 start = find_start(resume_from_checkpoint, self.args.output_dir, in_python=True)
             self._check_rows()
+            self._check_fills_a_batch()
             if self.run.reads_own_weights:
                 check_saved_form(self.model)
             checkpoint = start.checkpoint
@@ -878,10 +880,7 @@ class PretrainingTrainer(Trainer):
             if self.signal.fault is not None:
                 raise self._ending(self.signal.fault)
             if not (self.state.global_step or self.signal.stopped):
-                raise ValueError(
-                    "train_dataset fills no batch: lower per_device_train_batch_size, or keep its "
-                    "last rows."
-                )
+                raise ValueError(NO_BATCH)
             # On a GPU the numbers of the last steps have not been read yet.
             self.finite.read_all()
             return result
@@ -893,6 +892,19 @@ class PretrainingTrainer(Trainer):
             self.stream.begin()
             stream = self.stream.stream
         check_same_rows(self.train_dataset, stream, self.host)
+
+    def _check_fills_a_batch(self) -> None:
+        """Refuse rows of which every batch would be left out: transformers would name a setting
+        that has nothing to do with it.
+        """
+        if not self.args.dataloader_drop_last or self.stream is not None:
+            return
+        rows: Any = self.train_dataset
+        if (
+            hasattr(rows, "__len__")
+            and len(rows) < self.args.train_batch_size * self.args.world_size
+        ):
+            raise ValueError(NO_BATCH)
 
     def _enter_contexts_of_training(self, around: ExitStack) -> None:
         """Enter what surrounds the steps of a training, the outermost first."""

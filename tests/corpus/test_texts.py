@@ -311,6 +311,13 @@ LONG = [
 ]
 
 
+def test_sample_by_is_refused_for_rows(tmp_path, cache):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "one"}\n{"text": "two"}\n')
+    with pytest.raises(ValueError, match="sample_by is 'paragraph' but only .txt files"):
+        load([path], cache, path, sample_by="paragraph")
+
+
 @pytest.mark.parametrize("sample_by", ["line", "paragraph", "document"])
 @pytest.mark.parametrize(
     "text", ["\n\n\n".join(LONG) + "\n", "0" * 1000, "a\n" + "b c\n" * 100 + "\n\nd", ""]

@@ -191,8 +191,9 @@ def test_a_dataset_without_a_length_has_no_epochs(tmp_path):
         make_trainer(tmp_path, model, Unsized([]), settings)
 
 
-def test_a_run_without_a_whole_batch_saves_no_random_weights(tmp_path):
-    settings = {"max_steps": 2, "per_device_train_batch_size": 4, "dataloader_drop_last": True}
+@pytest.mark.parametrize("length", [{"max_steps": 2}, {"num_train_epochs": 2}])
+def test_a_run_without_a_whole_batch_saves_no_random_weights(tmp_path, length):
+    settings = {"per_device_train_batch_size": 4, "dataloader_drop_last": True} | length
     run = make_trainer(
         tmp_path,
         tiny_model("clm", layers=1, positions=16),
