@@ -165,6 +165,9 @@ def make_trainer(
             token=model_args.token,
             tokenizer=tokenizer,
         )
+        column = named_texts.column
+        if args.isolate_documents and column is not None and column.template is not None:
+            column.template.check_keeps_conversations_whole()
         documents = named_texts.read()
         if tokenizer is None:
             tokenizer = find_tokenizer(texts=documents["train"])
@@ -207,7 +210,6 @@ def make_trainer(
         hub_arguments=loading.hub_arguments(model_args),
         checked=checked,
     )
-    column = named_texts.column
     if column is not None:
         # The run's records name the one that was chosen.
         data_args = replace(data_args, text_column=column.name)

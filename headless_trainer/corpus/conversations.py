@@ -140,6 +140,32 @@ class ChatTemplate:
                 ) from error
         return pa.array(texts, pa.string())
 
+    def check_keeps_conversations_whole(self) -> None:
+        """Refuse a template that ends each message with a token that ends a document, where
+        documents are kept apart.
+
+        Raises:
+            ValueError: if a conversation would become several documents, as with ChatML where
+                ``<|im_end|>`` is the end-of-text token.
+        """
+        question = {"role": "user", "content": "a"}
+        answer = {"role": "assistant", "content": "b"}
+        try:
+            text = self._text([question, answer, question, answer])
+        except (TemplateError, TypeError, ValueError):
+            # The rows may have another form, which the template can write.
+            return
+        ends = {self.tokenizer.eos_token_id, self.tokenizer.sep_token_id} - {None}
+        ids = self.tokenizer(text, add_special_tokens=False).input_ids
+        inner_ends = ends.intersection(ids[:-1])
+        if inner_ends:
+            (token, *_) = self.tokenizer.convert_ids_to_tokens(sorted(inner_ends))
+            raise ValueError(
+                f"isolate_documents is True but the chat template writes {token!r}, which ends a "
+                "document, inside a conversation, so an answer would not see its question: leave "
+                "isolate_documents out. With line_by_line each conversation has a row of its own."
+            )
+
     def _text(self, conversation: list[dict | None] | None) -> str | None:
         messages = [_as_message(message) for message in conversation or () if message is not None]
         if not messages:

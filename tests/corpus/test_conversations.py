@@ -8,6 +8,7 @@ from row_files import write_jsonl, write_rows
 from tokenizers import processors
 
 from headless_trainer.arguments import DataArguments
+from headless_trainer.corpus.conversations import ChatTemplate
 from headless_trainer.corpus.encoding import DocumentEncoder
 from headless_trainer.corpus.texts import find_texts, load_texts
 
@@ -153,3 +154,19 @@ def test_a_stream_of_another_template_is_another_stream(tmp_path, chat_tokenizer
     chat_tokenizer.chat_template = "{{ messages | length }} messages"
     assert load_texts(args, tokenizer=chat_tokenizer)["train"].read_by != first
     assert first[:2] == ["line", "messages"]
+
+
+CHATML = "{% for message in messages %}[{{ message.role }}] {{ message.content }}{{ eos_token }}{% endfor %}"
+AT_THE_END = "{% for message in messages %}[{{ message.role }}] {{ message.content }} {% endfor %}{{ eos_token }}"
+
+
+def test_a_template_that_ends_each_message_does_not_isolate_conversations(chat_tokenizer):
+    chat_tokenizer.chat_template = CHATML
+    with pytest.raises(ValueError, match="isolate_documents is True but the chat template writes"):
+        ChatTemplate.of(chat_tokenizer, "messages").check_keeps_conversations_whole()
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, AT_THE_END, RAISING])
+def test_a_template_that_ends_conversations_alone_isolates_them(chat_tokenizer, template):
+    chat_tokenizer.chat_template = template
+    ChatTemplate.of(chat_tokenizer, "messages").check_keeps_conversations_whole()
