@@ -159,7 +159,7 @@ class ChatTemplate:
         ids = self.tokenizer(text, add_special_tokens=False).input_ids
         inner_ends = ends.intersection(ids[:-1])
         if inner_ends:
-            (token, *_) = self.tokenizer.convert_ids_to_tokens(sorted(inner_ends))
+            token = self.tokenizer.convert_ids_to_tokens(min(inner_ends))
             raise ValueError(
                 f"isolate_documents is True but the chat template writes {token!r}, which ends a "
                 "document, inside a conversation, so an answer would not see its question: leave "
