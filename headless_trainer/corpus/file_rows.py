@@ -33,7 +33,10 @@ csv.field_size_limit(sys.maxsize)  # a document may be one cell
 
 def read_rows(path: str | os.PathLike, argument: str = "file") -> pa.Table:
     """Return all rows of a file at once, see `read_tables`."""
-    return next(read_tables(path, argument), pa.table({}))
+    tables = list(read_tables(path, argument))
+    if not tables:
+        return pa.table({})
+    return pa.concat_tables(tables)
 
 
 def read_schema(path: str | os.PathLike, argument: str, rows: int) -> pa.Schema | None:
@@ -70,7 +73,8 @@ def read_tables(
     question mark.
 
     Args:
-        rows: the most rows in a table; by default one table holds all.
+        rows: the most rows in a table. By default one table holds all, but each group of rows of a
+            .parquet file with a column of categories is a table.
 
     Raises:
         FileNotFoundError: if the file does not exist.

@@ -3,7 +3,9 @@
 import gzip
 import os
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from row_files import write_rows
 
 from headless_trainer.corpus.documents import LocalFile
@@ -36,6 +38,14 @@ def test_every_format_gives_the_same_rows(kind, packed, tmp_path):
     assert [table.to_pylist() for table in some] == [texts[:2], texts[2:]]
     os.rename(path, named := tmp_path / f"B.{kind.upper()}")  # packed or not, whatever the name is
     assert read_rows(named).to_pylist() == rows
+
+
+def test_all_groups_of_rows_of_a_parquet_file_with_categories_are_read(tmp_path):
+    """pyarrow ends a batch at each group if a column has categories."""
+    kinds = pa.array(["a", "b", "a", "c"]).dictionary_encode()
+    table = pa.table({"text": ["one", "two", "three", "four"], "kind": kinds})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=2)
+    assert read_rows(tmp_path / "a.parquet").to_pylist() == table.to_pylist()
 
 
 def test_every_line_of_a_tsv_file_is_a_row_and_quotation_marks_are_text(tmp_path, caplog):
