@@ -5,6 +5,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import transformers
 from lm_eval.api.task import Task
@@ -78,6 +79,42 @@ def use_data_files(manager: TaskManager, items: Sequence[str]) -> None:
         definition["dataset_name"] = None
         definition["dataset_kwargs"] = {"data_files": dict.fromkeys(splits, file)}
         define(manager, task, definition)
+
+
+def check_files_are_read(manager: TaskManager, items: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse a local file, ``task=file``, for a task that is not behind any of the names."""
+    scored = _tasks_behind(manager, names)
+    for item in items:
+        task, _, _file = item.partition("=")
+        if task not in scored:
+            raise ValueError(
+                f"data_files has a file for {task!r}, but tasks is {' '.join(names)}: add it to "
+                "--tasks."
+            )
+
+
+def _tasks_behind(manager: TaskManager, names: Sequence[str]) -> set[str]:
+    """Return the tasks that names of tasks, tags and groups stand for."""
+    tasks: set[str] = set()
+    seen: set[str] = set()
+    # Names, lists of them, and mappings in which a group changes the definition of a member.
+    waiting: list[Any] = list(names)
+    while waiting:
+        member = waiting.pop()
+        if isinstance(member, list):
+            waiting += member
+        elif isinstance(member, dict):
+            waiting.append(member.get("task", []))
+        elif member in manager.task_index and member not in seen:
+            seen.add(member)
+            entry = manager.task_index[member]
+            if entry.kind.name == "TAG":
+                waiting += entry.tags
+            elif entry.kind.name == "GROUP":
+                waiting.append(entry.cfg["task"])
+            else:
+                tasks.add(member)
+    return tasks
 
 
 def define(manager: TaskManager, name: str, changes: dict) -> None:

@@ -1,5 +1,6 @@
 """Show zero-shot scores in tables, and compare two models document by document."""
 
+import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ import pandas
 from ..presentation.significance import dagger, holm, mean_difference, mean_test, show_p
 from ..presentation.tables import markdown
 from .score_store import metric_label, read_results, score_rows
+
+logger = logging.getLogger(__name__)
 
 ARROWS = {True: " ↑", False: " ↓", None: ""}
 # Below the table, where the names of the two models are filled in.
@@ -46,8 +49,11 @@ def compare_scores(first: Path, second: Path) -> list[ComparedScore]:
     """Test the difference between two models on every common task and metric.
 
     They are named by their folders of results. The test is paired by documents; a perplexity is
-    tested through its mean log-likelihood. Raises ValueError if the models have no task in common,
-    or were asked differently.
+    tested through its mean log-likelihood. A task on which they were asked differently is left out,
+    with a warning.
+
+    Raises:
+        ValueError: if there is no task in common on which both were asked alike.
     """
     first_results = read_results(first)
     second_results = read_results(second)
@@ -58,14 +64,23 @@ def compare_scores(first: Path, second: Path) -> list[ComparedScore]:
         raise ValueError(
             f"{str(first)!r} and {str(second)!r} have no task in common: score both on the same."
         )
+    asked_differently = [
+        task
+        for task in common["task"].unique()
+        if _inputs(first_results, task) != _inputs(second_results, task)
+    ]
+    if asked_differently:
+        different = (
+            f"{', '.join(asked_differently)} was scored on different documents or inputs by "
+            f"{str(first)!r} and {str(second)!r}. Score both with the same --limit, "
+            "--num_fewshot, --data_files, --dtype and --max_length."
+        )
+        common = common[~common["task"].isin(asked_differently)]
+        if common.empty:
+            raise ValueError(different)
+        logger.warning("Left out: %s", different)
     compared = []
     for score in common.itertuples():
-        if _inputs(first_results, score.task) != _inputs(second_results, score.task):
-            raise ValueError(
-                f"{score.task} was scored on different documents or inputs by {str(first)!r} and "
-                f"{str(second)!r}. Score both with the same --limit, --num_fewshot, --data_files, "
-                "--dtype and --max_length."
-            )
         documents = [
             results["samples"][score.task]["scores"][score.metric]
             for results in (first_results, second_results)

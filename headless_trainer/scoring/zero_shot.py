@@ -41,6 +41,7 @@ def score_models(models: Sequence[str], args: ZeroShotArguments) -> list[str]:
     harness_tasks.use_data_files(manager, args.data_files or [])
     if "paper" in args.tasks:
         harness_tasks.define(manager, "qasper_bool", harness_tasks.QASPER)
+    harness_tasks.check_files_are_read(manager, args.data_files or [], names)
     tasks = {name: harness_tasks.load_named_tasks(manager, name) for name in names}
     check_writable(args.output_dir)
     failures = []

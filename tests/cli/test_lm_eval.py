@@ -128,6 +128,17 @@ def test_score_rows_another_model_under_the_same_name_are_set_aside(tmp_path, ca
     assert "results_w_t.json" in caplog.text
 
 
+def test_scores_that_are_set_aside_twice_stay_together(tmp_path):
+    """Of weights that come back after others, and go again."""
+    other = ModelIdentity("new", "t")
+    write_scores(tmp_path, ACCURACY, task="a")
+    write_scores(tmp_path, ACCURACY, task="b", identity=other)
+    write_scores(tmp_path, ACCURACY, task="c")
+    write_scores(tmp_path, ACCURACY, task="b", identity=other)
+    aside = json.loads((tmp_path / "results_w_t.json").read_text())
+    assert set(aside["results"]) == set(aside["samples"]) == {"a", "c"}
+
+
 def test_score_rows_an_earlier_version_are_set_aside(tmp_path):
     """They do not say with which files of the tokenizer they were found."""
     write_scores(tmp_path, ACCURACY, task="a")
@@ -223,6 +234,15 @@ def test_different_documents_are_not_compared(tmp_path):
     )
     d = write_scores(tmp_path / "d", {"acc": ("mean", True, [1.0, 0.0, 1.0])}, task="other")
     assert "have no task in common" in refused(main, "--compare", a, d)
+
+
+def test_a_task_with_different_documents_is_left_out_of_a_comparison(tmp_path, caplog):
+    for name, documents in (("a", [1.0, 0.0, 1.0]), ("b", [1.0, 0.0])):
+        write_scores(tmp_path / name, {"acc": ("mean", True, documents)}, task="tried")
+        write_scores(tmp_path / name, {"acc": ("mean", True, [1.0, 0.0, 0.0])}, task="whole")
+    (score,) = score_comparison.compare_scores(tmp_path / "a", tmp_path / "b")
+    assert score.task == "whole"
+    assert "Left out: tried was scored on different documents" in caplog.text
 
 
 def test_failures_are_told_at_the_end_and_tried_again(inputs, tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """The harness's tasks on local files, and their examples."""
 
+from types import SimpleNamespace
+
 import pytest
 from harness_inputs import ARC
 from row_files import write_jsonl
@@ -41,3 +43,29 @@ def test_a_task_that_says_0_examples_keeps_0(inputs):
     for number in (None, 3):
         harness_tasks.set_examples(task, number)
         assert task.get_config("num_fewshot") == 0
+
+
+@pytest.mark.parametrize("name", ["lambada_openai", "lambada"])
+def test_a_file_is_for_a_task_behind_a_name(name):
+    manager = harness_tasks.open_tasks([name])
+    harness_tasks.check_files_are_read(manager, ["lambada_openai=a.jsonl"], [name])
+    with pytest.raises(
+        ValueError, match=f"data_files has a file for 'arc_easy', but tasks is {name}"
+    ):
+        harness_tasks.check_files_are_read(manager, ["arc_easy=a.jsonl"], [name])
+
+
+def test_tasks_behind_a_group_of_groups():
+    """A group names its members, changes the definition of one, or lists several in a mapping."""
+
+    def entry(kind: str, members=()):
+        return SimpleNamespace(kind=SimpleNamespace(name=kind), cfg={"task": members}, tags=members)
+
+    members = ["inner", {"task": "b", "num_fewshot": 2}, {"group": "c and d", "task": ["c", "d"]}]
+    index = dict.fromkeys("abcd", entry("TASK"))
+    index |= {"outer": entry("GROUP", members), "inner": entry("TAG", ["a"])}
+    manager = SimpleNamespace(task_index=index)
+    files = [f"{task}=file.jsonl" for task in "abcd"]
+    harness_tasks.check_files_are_read(manager, files, ["outer"])
+    with pytest.raises(ValueError, match="data_files has a file for 'b', but tasks is inner"):
+        harness_tasks.check_files_are_read(manager, files, ["inner"])
