@@ -2,10 +2,12 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
+from xxhash import xxh3_128_hexdigest
 
 from ..arguments import LoadingArguments, checked
 from ..processes.launch import shards
@@ -287,6 +289,8 @@ class GlueArguments(LoadingArguments):
                 f"test_file or test_split is {named_test!r} but do_predict is False: add "
                 "--do_predict"
             )
+        if self.is_prediction_only and training.push_to_hub:
+            return "push_to_hub is True but a fine-tuned model only predicts here: leave it out"
         if self.is_prediction_only:
             return None
         has_rows = self.is_own_task and (self.test_file or self.dataset_name)
@@ -367,4 +371,16 @@ def run_settings(grid: GlueArguments, args: GlueTrainingArguments) -> dict:
         settings[name] = getattr(value, "value", value)
     for name in GRID_SETTINGS:
         settings[name] = getattr(grid, name)
+    if grid.metric is not None:
+        settings["metric"] = _metric_with_hash(grid.metric)
     return settings
+
+
+def _metric_with_hash(metric: str) -> str:
+    """Return the name of a metric, with a hash if it is a file, which may change under its name."""
+    path = Path(metric)
+    if path.is_dir():  # as `evaluate` finds a module in a folder
+        path = path / f"{path.name}.py"
+    if not path.is_file():
+        return metric
+    return f"{metric} ({xxh3_128_hexdigest(path.read_bytes())[:8]})"

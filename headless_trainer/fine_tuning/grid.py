@@ -9,8 +9,9 @@ from pathlib import Path
 from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
+from ..arguments import with_settings
 from ..files.whole import check_writable
-from ..hub.pushes import repository_name
+from ..hub.pushes import HubPushes, repository_name
 from ..models.identity import ModelIdentity, identify
 from ..models.loading import check_length, hub_arguments, load_tokenizer
 from ..processes.coordination import first_process_first, lost_processes_named
@@ -25,6 +26,8 @@ from .results import (
     OWN_TASK,
     SEED,
     check_grid_settings,
+    merit,
+    read_run,
     run_path,
     warn_of_unrecorded_tokenizers,
 )
@@ -114,7 +117,7 @@ def prepare_grid(arguments: GlueArguments, training: GlueTrainingArguments) -> G
         for seed in arguments.seeds
     ]
     pending = [run for run in runs if not run.path.is_file()]
-    if arguments.keeps_models and (pending or training.push_to_hub):
+    if arguments.keeps_models:
         _check_kept_models(runs, pending)
     for run in pending:
         # Other runs of the grid may be another process's.
@@ -129,6 +132,11 @@ def prepare_grid(arguments: GlueArguments, training: GlueTrainingArguments) -> G
     }
     # Now with the rows themselves, which may have changed under the same name.
     check_grid_settings(training.output_dir, loss, settings, identities, hashes)
+    if training.push_to_hub and training.process_index == 0:
+        # Creates the repository, so that a refused name or token shows before the training.
+        name = repository_name(training.hub_model_id, training.output_dir)
+        with with_settings(training, hub_model_id=name):
+            HubPushes(training)
     return Grid(arguments, training, loss, runs, pending, data, hashes)
 
 
@@ -143,15 +151,24 @@ def _check_push(training: GlueTrainingArguments, models: int, tasks: int) -> Non
 
 
 def _check_kept_models(runs: Sequence[Run], pending: Sequence[Run]) -> None:
-    """Refuse a grid with finished runs that kept no model, which may have been the best one."""
+    """Refuse a grid with finished runs that kept no model, although it was the best one."""
     # A run that was killed before its rename has removed the best model so far, and makes it again.
     cut_short = {run.path.parent for run in pending if (run.saved_model / SEED).is_file()}
     for run in runs:
-        if run in pending or run.kept_model.is_dir() or run.path.parent in cut_short:
+        if run in pending or run.path.parent in cut_short or _is_kept_or_worse(run):
             continue
         raise ValueError(
             f"save_models is True but {run} ended without a model: choose another --output_dir."
         )
+
+
+def _is_kept_or_worse(run: Run) -> bool:
+    """Whether the model of a finished run is kept, or that of another seed which is as good."""
+    if not (run.kept_model / SEED).is_file():
+        return False
+    kept = read_run(run.kept_model / SEED)
+    result = read_run(run.path)
+    return merit(result, kept["score"]) >= merit(result, result["score"])
 
 
 def load_rows(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, Dataset]]:

@@ -75,9 +75,19 @@ def _how_scored(runs: list[dict]) -> str:
     if fewest < most:
         seeds = f"{fewest} to {most}"
     epochs = max(len(run["epochs"]) for run in runs)
+    # XNLI chooses it in the language of training, and scores other languages too.
+    chosen_elsewhere = {
+        name
+        for run in runs
+        if run["epochs"][0]["sets"].keys() - set(run["selected_on"])
+        for name in run["selected_on"]
+    }
+    where = "the set that is scored"
+    if chosen_elsewhere:
+        where = ", ".join(sorted(chosen_elsewhere))
     text = (
-        f"Seeds of each model: {seeds}. Each score is the best of {count(epochs, 'epoch')} on the "
-        "set that is scored."
+        f"Seeds of each model: {seeds}. Each score is that of the best of "
+        f"{count(epochs, 'epoch')} on {where}."
     )
     for name in ("max_train_samples", "max_eval_samples"):
         limit = runs[0]["settings"].get(name)

@@ -211,7 +211,8 @@ def _metrics(task: Task, predicted: np.ndarray, labels: np.ndarray, when: str) -
                 f"The metric {name} of {task.name} is not defined for what the model predicts "
                 f"{when}, so the run stops. Choose another --metric."
             )
-        values[name_of(name)] = value
+        # The task's own metric comes first, and may be a file with the name of another one.
+        values.setdefault(name_of(name), value)
     return values
 
 

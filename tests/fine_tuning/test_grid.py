@@ -1,12 +1,19 @@
 """The check of a grid: names of its models, and what is told of them."""
 
+from types import SimpleNamespace
+
 import pytest
 from builders import save, tiny_classifier
 
 pytest.importorskip("evaluate")
 
-from headless_trainer.fine_tuning.glue_arguments import GlueArguments
-from headless_trainer.fine_tuning.grid import load_models, model_names
+from headless_trainer.fine_tuning.glue_arguments import (
+    GlueArguments,
+    GlueTrainingArguments,
+    run_settings,
+)
+from headless_trainer.fine_tuning.grid import Run, _check_kept_models, load_models, model_names
+from headless_trainer.fine_tuning.results import write_run
 from headless_trainer.fine_tuning.tasks import TASKS
 
 
@@ -29,3 +36,45 @@ def test_names_of_models_tell_them_apart():
     assert model_names(["out/balanced/bert/topics/best"]) == ["bert_topics_best"]
     with pytest.raises(ValueError, match="twice"):
         model_names(["bert", "./bert"])
+
+
+def test_a_kept_model_is_the_best_of_the_finished_seeds(tmp_path):
+    """Seed 0 was kept, and seed 1, which is better, trained without keeping its model."""
+    folder = tmp_path / "mine"
+    runs = []
+    for seed, score in ((0, 0.7), (1, 0.9)):
+        run = Run(
+            SimpleNamespace(name="m"),
+            SimpleNamespace(name="mine"),
+            seed,
+            folder / f"seed_{seed}.json",
+        )
+        write_run(run.path, {"seed": seed, "score": score, "lower_is_better": False})
+        runs.append(run)
+    kept = runs[0].kept_model / "seed.json"
+    write_run(kept, {"seed": 0, "score": 0.7})
+    with pytest.raises(ValueError, match="save_models is True but .*seed 1 ended without a model"):
+        _check_kept_models(runs, [])
+    write_run(kept, {"seed": 1, "score": 0.9})
+    _check_kept_models(runs, [])
+
+
+def test_another_file_of_a_metric_is_another_setting(tmp_path):
+    training = GlueTrainingArguments(str(tmp_path / "out"), use_cpu=True, report_to="none")
+    metric = tmp_path / "mine.py"
+    settings = []
+    for text in ("first", "second"):
+        metric.write_text(text)
+        grid = GlueArguments(tasks=["cola"], metric=str(metric))
+        settings.append(run_settings(grid, training)["metric"])
+    assert settings[0] != settings[1]
+    assert all(setting.startswith(f"{metric} (") for setting in settings)
+
+
+def test_a_model_that_only_predicts_is_not_pushed(tmp_path):
+    training = GlueTrainingArguments(
+        str(tmp_path / "out"), use_cpu=True, report_to="none", do_predict=True, push_to_hub=True
+    )
+    grid = GlueArguments(model_name_or_path=["m"], test_file="a.csv")
+    with pytest.raises(ValueError, match="push_to_hub is True but a fine-tuned model only"):
+        grid.check_grid(training)

@@ -123,9 +123,7 @@ def test_the_report_holds_every_table(tmp_path):
     ]
     write_run(run_path(tmp_path, "balanced", "b", "cola", 0), make_result(model="b", task="cola"))
     assert "\n\nSeeds of each model: 1 to 2. Each score is" in write_grid_report(tmp_path)
-    seeds_of_cola = (
-        "Seeds of each model: 2. Each score is the best of 1 epoch on the set that is scored."
-    )
+    seeds_of_cola = "Seeds of each model: 2. Each score is that of the best of 1 epoch on the set that is scored."
     assert f"{seeds_of_cola} Only part of the rows: --max_eval_samples 100." in text
     assert text.count("Only part") == 1
     own = tmp_path / "own"

@@ -133,3 +133,13 @@ def test_outputs_that_are_not_finite_are_no_score(name, rows):
     labels = TASKS[name].problem.encode([0, 1], 2)
     with pytest.raises(FloatingPointError, match=f"outputs on {name} are not finite after step 7"):
         score_outputs(TASKS[name], np.array(rows, dtype=np.float32), labels, "after step 7")
+
+
+def test_a_metric_by_path_is_the_score_whatever_its_file_is_called(tmp_path):
+    """Macro F1 is a score of every task with classes, but not of one whose metric has its name."""
+    (tmp_path / "macro_f1.py").write_text(OWN.replace("share_wrong", "macro_f1"))
+    names = ("a", "b", "c", "d")
+    task = Task("mine", "user", ("text",), names, SINGLE_LABEL, str(tmp_path / "macro_f1.py"))
+    outputs = np.eye(4, dtype=np.float32)[[0, 1, 2, 0]]
+    scored = score_outputs(task, outputs, np.array([0, 1, 2, 3]), "at the end")
+    assert scored["metrics"] == {"macro_f1": 0.25}
