@@ -405,6 +405,9 @@ def parse_yaml(text: str, where: str) -> Any:
         raise ValueError(f"{where}{line}, is neither YAML nor JSON: {problem or error}.") from error
 
 
+_SURROGATE_PAIR = re.compile(r"(?<!\\)\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}")
+
+
 def _read_config(path: Path) -> dict[str, Any]:
     """Read a settings file. Values are as they are written, names have underscores."""
     where = f"Configuration file {str(path)!r}"
@@ -415,6 +418,8 @@ def _read_config(path: Path) -> dict[str, Any]:
     if path.suffix == ".json":
         # JSON may be indented by tabs, YAML may not.
         text = text.expandtabs()
+        # And JSON writes a character beyond the first 65,536 as two halves.
+        text = _SURROGATE_PAIR.sub(lambda pair: json.loads(f'"{pair.group()}"'), text)
     values = parse_yaml(text, where)
     if not isinstance(values, dict):
         raise ValueError(f"{where} must hold name: value pairs, got {values!r:.80}.")

@@ -173,6 +173,9 @@ def test_null_takes_a_value_of_a_file_back(write):
     assert parse("--cache_dir", "null")[0].cache_dir is None
     assert parse(path, "--config_overrides", "n_inner=null")[0].config_overrides == "n_inner=null"
     assert parse(write('{\n\t"max_steps": 5\n}', "run.json"))[-1].max_steps == 5
+    escaped = json.dumps({"output_dir": "runs/\U0001f600"})
+    assert "\\ud83d\\ude00" in escaped
+    assert parse(write(escaped, "run.json"))[-1].output_dir == "runs/\U0001f600"
 
 
 def test_a_name_that_stands_twice_in_a_file_is_an_error(write):

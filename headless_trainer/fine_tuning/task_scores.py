@@ -202,7 +202,7 @@ def _metrics(task: Task, predicted: np.ndarray, labels: np.ndarray, when: str) -
     names = [task.metric, *task.further]
     if task.label_names is not None:
         names.append("macro_f1")
-    values = {}
+    values: dict[str, float] = {}
     for name in dict.fromkeys(names):
         metric = find_metric(name, task.problem, task.num_classes)
         value = metric.value(task.problem, labels, predicted)

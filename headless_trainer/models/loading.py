@@ -182,7 +182,7 @@ def find_tokenizer(
         tokenizer = load_tokenizer(args)
         if is_first:
             warn_of_other_tokenizer(args, tokenizer)
-            _warn_of_other_size(args, tokenizer)
+            warn_of_other_size(args, tokenizer)
         return tokenizer
     folder = Path(training_args.output_dir, "tokenizer")
     if resume:
@@ -225,7 +225,7 @@ def warn_of_other_tokenizer(args: ModelArguments, tokenizer: PreTrainedTokenizer
         )
 
 
-def _warn_of_other_size(args: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> None:
+def warn_of_other_size(args: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> None:
     size = id_count(tokenizer)
     if args.vocab_size in (ModelArguments.vocab_size, size):
         return

@@ -1,7 +1,6 @@
 """Compares the training steps of a model, and presents what was measured as a table and as JSON."""
 
 import dataclasses
-import math
 import shlex
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +24,7 @@ from .step_arguments import (
     CompareStepsArguments,
     TimedModelArguments,
 )
-from .step_rows import distinct_tokens, find_tokenizer, rows_of
+from .step_rows import distinct_tokens, find_tokenizer, rows_of, tokens_of_step
 from .timed_training import TurnRequest
 from .turns import Measurements, head_share, measure
 
@@ -50,6 +49,7 @@ class StepComparison:
         shape: batch, length, micro-batches of a step and vocabulary size.
         precision: of the computation.
         rows: where the tokens come from.
+        tokens: mean number of tokens in a step, fewer than its shape says if rows are shorter.
         distinct: mean number of distinct tokens in a step.
         machine: device and threads.
         measured: by objective.
@@ -61,16 +61,11 @@ class StepComparison:
     shape: dict[str, int]
     precision: str
     rows: str
+    tokens: float
     distinct: float
     machine: str
     flags: list[str]  # of the command
     measured: dict[str, Measurements]
-
-    @property
-    def tokens_of_step(self) -> int:
-        return math.prod(
-            self.shape[name] for name in ("batch_size", "micro_batches", "max_seq_length")
-        )
 
     @property
     def advice(self) -> str:
@@ -113,7 +108,8 @@ class StepComparison:
             f"{times}{self.shape['batch_size']} x {self.shape['max_seq_length']} tokens a "
             f"step, {self.precision}\n"
             f"{self.machine}, {software()['Versions']}\n"
-            f"{self.rows}; {self.distinct:,.0f} distinct tokens a step on average",
+            f"{self.rows}; a step has {self.tokens:,.0f} tokens on average, {self.distinct:,.0f} "
+            "of them distinct",
             markdown(HEADINGS, rows, left=1),
         ]
         reasons = [
@@ -138,7 +134,7 @@ class StepComparison:
         return (
             label,
             f"{measurements.median:,.4g}",
-            f"{self.tokens_of_step / measurements.median:,.0f}",
+            f"{self.tokens / measurements.median:,.0f}",
             f"{measurements.peak_mib:,.0f}",
             shown_share,
         )
@@ -153,14 +149,15 @@ class StepComparison:
             objectives[name] = {
                 "seconds": measurements.seconds,
                 "median_seconds": measurements.median,
-                "tokens_per_second": self.tokens_of_step / measurements.median,
+                "tokens_per_second": self.tokens / measurements.median,
                 "peak_mib": measurements.peak_mib,
                 "head_share": head_share(measurements, self.measured),
                 "parameters": measurements.parameters,
             }
         command = shlex.join(["headless-trainer", "compare-steps", *self.flags])
         origin = {"Command": command, **software(), "Machine": self.machine}
-        described = ("model", "task", "has_head", "shape", "precision", "rows", "distinct")
+        of_steps = ("rows", "tokens", "distinct")
+        described = ("model", "task", "has_head", "shape", "precision", *of_steps)
         return {
             "origin": origin,
             **{name: getattr(self, name) for name in described},
@@ -194,6 +191,7 @@ def compare_steps(
     check_length(config, data_args.max_seq_length)
     tokenizer = find_tokenizer(model_args, config)
     rows, source = rows_of(tokenizer, model_args, data_args, args)
+    rows_of_step = args.per_device_train_batch_size * args.gradient_accumulation_steps
 
     # Processes get the flags rather than a model, and make it anew for each turn.
     def request_of(name: str, seconds: float) -> TurnRequest:
@@ -212,9 +210,8 @@ def compare_steps(
         shape=shape_of(data_args, args, vocab_size),
         precision=precision_of(args),
         rows=source,
-        distinct=distinct_tokens(
-            rows, args.per_device_train_batch_size * args.gradient_accumulation_steps
-        ),
+        tokens=tokens_of_step(rows, rows_of_step),
+        distinct=distinct_tokens(rows, rows_of_step),
         machine=f"{hardware(args.device)}, {count(torch.get_num_threads(), 'thread')}",
         flags=argv,
         measured=measured,

@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTo
 from ..arguments import DataArguments
 from ..corpus.packing import row_settings, tokenize_and_pack
 from ..corpus.texts import load_texts
-from ..models.loading import load_tokenizer
+from ..models.loading import load_tokenizer, warn_of_other_size
 from .step_arguments import CompareStepsArguments, TimedModelArguments
 
 STEPS = 8  # different ones, which repeat
@@ -77,6 +77,8 @@ def rows_of(
 ) -> tuple[list[np.ndarray], str]:
     """Return rows that fill whole steps, and in words where they come from.
 
+    Texts need a tokenizer that knows their words, which the stand-in of a new model does not.
+
     Raises:
         ValueError: if the texts do not fill one step.
     """
@@ -86,9 +88,12 @@ def rows_of(
     if not names_texts:
         rows = draw_rows(STEPS * rows_of_step, length, tokenizer)
         return rows, "Tokens drawn by a Zipf-like distribution, not text (see --train_file)"
-    if model_args.train_tokenizer:
+    if not loads_tokenizer(model_args):
         rows = draw_rows(STEPS * rows_of_step, length, tokenizer)
-        return rows, "Tokens drawn by a Zipf-like distribution, since no tokenizer is trained here"
+        return rows, (
+            "Tokens drawn by a Zipf-like distribution, since no tokenizer is named, and none is "
+            "trained here"
+        )
     rows = read_rows(STEPS * rows_of_step, tokenizer, model_args, data_args, args)
     if len(rows) < rows_of_step:
         named = data_args.dataset_name or data_args.train_file
@@ -108,6 +113,11 @@ def distinct_tokens(rows: list[np.ndarray], rows_of_step: int) -> float:
     return float(np.mean([len(np.unique(np.concatenate(step))) for step in steps]))
 
 
+def tokens_of_step(rows: list[np.ndarray], rows_of_step: int) -> float:
+    """Return how many tokens the rows of a step have on average."""
+    return sum(map(len, rows)) * rows_of_step / len(rows)
+
+
 def find_tokenizer(
     model_args: TimedModelArguments, config: PreTrainedConfig
 ) -> PreTrainedTokenizerBase:
@@ -115,15 +125,23 @@ def find_tokenizer(
 
     The stand-in has as many tokens as the tokenizer that would be trained, or as the configuration.
     """
-    names_tokenizer = model_args.tokenizer_name or model_args.model_name_or_path
-    if names_tokenizer and not model_args.train_tokenizer:
-        return load_tokenizer(model_args)
+    if loads_tokenizer(model_args):
+        tokenizer = load_tokenizer(model_args)
+        if model_args.vocab_size is not None:
+            warn_of_other_size(model_args, tokenizer)
+        return tokenizer
     size = model_args.vocab_size
     if size is None and model_args.train_tokenizer:
         size = DEFAULT_SIZE
     elif size is None:
         size = config.vocab_size
     return stand_in_tokenizer(size)
+
+
+def loads_tokenizer(model_args: TimedModelArguments) -> bool:
+    """Whether the arguments name a tokenizer, by itself or by a checkpoint."""
+    names_tokenizer = model_args.tokenizer_name or model_args.model_name_or_path
+    return bool(names_tokenizer) and not model_args.train_tokenizer
 
 
 def stand_in_tokenizer(size: int) -> PreTrainedTokenizerFast:

@@ -32,6 +32,7 @@ from ..corpus.packing import target_counts
 from ..models import loading
 from ..models.trunk import input_embedding
 from ..objective.masking import IGNORE_INDEX
+from ..objective.negatives import RecentTargets
 from ..objectives import OBJECTIVES, Objective, objective_of
 from ..trainers.headless import HeadlessTrainer
 from ..trainers.sampled_softmax import SampledSoftmaxTrainer
@@ -40,7 +41,7 @@ from ..trainers.vanilla import VanillaTrainer
 from ..trainers.window import peak_memory_mib
 from .exact_heads import LIBRARIES, Head, load_head
 from .step_arguments import ARGUMENT_CLASSES, TRANSFORMERS, TRUNK, CompareStepsArguments
-from .step_rows import find_tokenizer
+from .step_rows import draw_rows, find_tokenizer
 
 # Steps that are timed together. A GPU is waited for at each reading of the clock, and between two
 # readings the host prepares one step while the device computes another, as in training. The first
@@ -300,8 +301,23 @@ def make_trainer(request: TurnRequest, output_dir: str) -> Trainer:
     else:
         trainer_class = TRAINERS.get(request.name) or objective.trainer_class()
         trainer = trainer_class(model, args, **needs)
+    if request.name == "headless":
+        fill_pools(trainer, tokenizer)
     trainer.pop_callback(PrinterCallback)
     return trainer
+
+
+def fill_pools(trainer: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Give the pools of a headless trainer as many earlier targets as they have after the first
+    steps of a training.
+
+    A turn is too short to collect them, and its rows, which repeat, have too few distinct tokens.
+    """
+    earlier = trainer.pools.earlier
+    assert isinstance(earlier, RecentTargets)
+    if earlier.capacity:
+        (targets,) = draw_rows(1, earlier.capacity, tokenizer)
+        earlier.ids = torch.from_numpy(targets)
 
 
 # Of the lines whose trainer is not simply that of an objective.

@@ -28,6 +28,7 @@ from headless_trainer.timing.step_rows import (
     find_tokenizer,
     rows_of,
     stand_in_tokenizer,
+    tokens_of_step,
 )
 from headless_trainer.timing.timed_training import StepClock, Turn, TurnRequest, take_turn
 from headless_trainer.timing.turns import Measurements, TurnProcess, head_share, measure
@@ -91,6 +92,27 @@ def test_each_objective_takes_its_turn(name, task):
     assert min(turn.seconds) > 0
     assert turn.peak_mib > 100  # with Python and its libraries
     assert turn.device == "cpu"
+
+
+@pytest.mark.parametrize(("name", "earlier"), [("headless", 100), ("trunk", 0)])
+def test_pools_are_as_full_as_in_training_from_the_first_step(tmp_path, name, earlier):
+    argv = [*NEW_DECODER, *SMALL_STEPS, "--pool_size", "100"]
+    trainer = timed_training.make_trainer(request_for(name, "clm", argv), str(tmp_path))
+    assert len(trainer.pools.earlier.ids) == earlier
+
+
+def test_texts_are_not_read_with_the_stand_in_of_a_tokenizer(text_file):
+    """It knows no word: every document would be one unknown token."""
+    argv = [*NEW_DECODER, *SMALL_STEPS, "--train_file", str(text_file)]
+    model_args, data_args, args = parse_args(ARGUMENT_CLASSES, argv)
+    rows, source = rows_of(stand_in_tokenizer(400), model_args, data_args, args)
+    assert "since no tokenizer is named" in source
+    assert distinct_tokens(rows, 2) > 10
+
+
+def test_tokens_of_short_rows_are_counted():
+    rows = [np.arange(length) for length in (3, 5, 2, 6)]
+    assert tokens_of_step(rows, 2) == 8
 
 
 def test_only_a_language_model_trains_the_parameters_of_an_encoders_head():
