@@ -240,7 +240,8 @@ def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int) -> 
             f"The checkpoint was written with {old_rows} rows per step (processes: "
             f"{old_processes}) but this run has {rows_a_step} (processes: {processes}), so its "
             "position in the data would differ. Make processes x batch size x "
-            f"gradient_accumulation_steps {old_rows}, or restart the data with --ignore_data_skip."
+            f"gradient_accumulation_steps {old_rows}, or restart the data with "
+            "--ignore_data_skip and --max_steps."
         )
     if old_processes != processes:
         # Scripts also check before training.

@@ -97,7 +97,11 @@ def _compare(names: list[str], folders_of_results: set[str], args) -> None:
     """Compare two models by their results; print the table, and write it to an output folder."""
     from ..command_line import print_result
     from ..files.whole import write_whole
-    from ..scoring.score_comparison import compare_scores, comparison_table
+    from ..scoring.score_comparison import (
+        asked_differently,
+        compare_scores,
+        comparison_table,
+    )
     from ..scoring.score_store import folder_name
 
     first, second = (
@@ -105,6 +109,12 @@ def _compare(names: list[str], folders_of_results: set[str], args) -> None:
         for name in names
     )
     table = comparison_table(compare_scores(first, second), names)
+    left_out = asked_differently(first, second)
+    if left_out:
+        table += (
+            f"\nNot compared, since documents or inputs differ: {', '.join(left_out)}. Score both "
+            "models with\nthe same --limit, --num_fewshot, --data_files, --dtype and --max_length."
+        )
     if args.output_dir:
         write_whole(Path(args.output_dir, "comparison.md"), f"{table}\n".encode())
     print_result(f"\n{table}")

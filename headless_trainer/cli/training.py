@@ -165,6 +165,7 @@ def make_trainer(
             token=model_args.token,
             tokenizer=tokenizer,
         )
+        named_texts.check_sample_by()
         column = named_texts.column
         if args.isolate_documents and column is not None and column.template is not None:
             column.template.check_keeps_conversations_whole()

@@ -142,29 +142,44 @@ class ChatTemplate:
 
     def check_keeps_conversations_whole(self) -> None:
         """Refuse a template that ends each message with a token that ends a document, where
-        documents are kept apart.
+        documents are kept apart; warn of one that ends each answer with it.
 
         Raises:
-            ValueError: if a conversation would become several documents, as with ChatML where
+            ValueError: if a question and its answer would be two documents, as with ChatML where
                 ``<|im_end|>`` is the end-of-text token.
+        """
+        end = self._end_within(turns=1)
+        if end is not None:
+            raise ValueError(
+                f"isolate_documents is True but the chat template writes {end!r}, which ends a "
+                "document, behind each message, so an answer would not see its question: leave "
+                "isolate_documents out. With line_by_line each conversation has a row of its own."
+            )
+        end = self._end_within(turns=2)
+        if end is not None:
+            logger.warning(
+                "The chat template writes %r, which ends a document, behind each answer: with "
+                "isolate_documents an answer sees its question, but no earlier turn.",
+                end,
+            )
+
+    def _end_within(self, turns: int) -> str | None:
+        """Return a token that ends a document within a conversation of so many questions and
+        answers, or None.
         """
         question = {"role": "user", "content": "a"}
         answer = {"role": "assistant", "content": "b"}
         try:
-            text = self._text([question, answer, question, answer])
+            text = self._text(turns * [question, answer])
         except (TemplateError, TypeError, ValueError):
             # The rows may have another form, which the template can write.
-            return
+            return None
         ends = {self.tokenizer.eos_token_id, self.tokenizer.sep_token_id} - {None}
         ids = self.tokenizer(text, add_special_tokens=False).input_ids
         inner_ends = ends.intersection(ids[:-1])
-        if inner_ends:
-            token = self.tokenizer.convert_ids_to_tokens(min(inner_ends))
-            raise ValueError(
-                f"isolate_documents is True but the chat template writes {token!r}, which ends a "
-                "document, inside a conversation, so an answer would not see its question: leave "
-                "isolate_documents out. With line_by_line each conversation has a row of its own."
-            )
+        if not inner_ends:
+            return None
+        return str(self.tokenizer.convert_ids_to_tokens(min(inner_ends)))
 
     def _text(self, conversation: list[dict | None] | None) -> str | None:
         messages = [_as_message(message) for message in conversation or () if message is not None]

@@ -73,8 +73,8 @@ def read_tables(
     question mark.
 
     Args:
-        rows: the most rows in a table. By default one table holds all, but each group of rows of a
-            .parquet file with a column of categories is a table.
+        rows: the most rows in a table. By default one table holds all, but of a .parquet file with
+            a column of categories each group of rows is a table: `read_rows` joins them.
 
     Raises:
         FileNotFoundError: if the file does not exist.

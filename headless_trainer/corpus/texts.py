@@ -103,7 +103,6 @@ def find_texts(
         parts[OLD] = _Files("eval_old_file", expand("eval_old_file", args.eval_old_file))
     if args.replay_file:
         parts[REPLAY] = _Files("replay_file", expand("replay_file", args.replay_file))
-    _check_sample_by(parts, args.sample_by)
     column = _choose_column(parts, args.text_column, tokenizer)
     return Texts(args, parts, column, cache_dir)
 
@@ -308,18 +307,6 @@ def _check_has_training_split(dataset_name: str, splits: dict) -> None:
         )
 
 
-def _check_sample_by(parts: dict[str, _Files | _HubSplit], sample_by: str) -> None:
-    """Refuse to divide texts where each is a row of its own."""
-    have_text_files = any(
-        isinstance(part, _Files) and not part.have_columns for part in parts.values()
-    )
-    if sample_by != "line" and not have_text_files:
-        raise ValueError(
-            f"sample_by is {sample_by!r} but only .txt files are divided into documents, and each "
-            "row of the files that are named is one: leave it out."
-        )
-
-
 def _choose_column(
     parts: dict[str, _Files | _HubSplit],
     text_column: str | None,
@@ -356,6 +343,21 @@ class Texts:
     parts: dict[str, _Files | _HubSplit]
     column: TextColumn | None  # None for text files
     cache_dir: str | None
+
+    def check_sample_by(self) -> None:
+        """Refuse to divide texts where each is a row of its own.
+
+        Raises:
+            ValueError: if no part has text files, and ``sample_by`` is not its default.
+        """
+        have_text_files = any(
+            isinstance(part, _Files) and not part.have_columns for part in self.parts.values()
+        )
+        if self.args.sample_by != "line" and not have_text_files:
+            raise ValueError(
+                f"sample_by is {self.args.sample_by!r} but only .txt files are divided into "
+                "documents, and each row of the files that are named is one: leave it out."
+            )
 
     def read(self) -> dict[str, Dataset | TextStream]:
         """Read the texts.

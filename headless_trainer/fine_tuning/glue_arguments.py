@@ -2,12 +2,10 @@
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
-from xxhash import xxh3_128_hexdigest
 
 from ..arguments import LoadingArguments, checked
 from ..processes.launch import shards
@@ -371,16 +369,4 @@ def run_settings(grid: GlueArguments, args: GlueTrainingArguments) -> dict:
         settings[name] = getattr(value, "value", value)
     for name in GRID_SETTINGS:
         settings[name] = getattr(grid, name)
-    if grid.metric is not None:
-        settings["metric"] = _metric_with_hash(grid.metric)
     return settings
-
-
-def _metric_with_hash(metric: str) -> str:
-    """Return the name of a metric, with a hash if it is a file, which may change under its name."""
-    path = Path(metric)
-    if path.is_dir():  # as `evaluate` finds a module in a folder
-        path = path / f"{path.name}.py"
-    if not path.is_file():
-        return metric
-    return f"{metric} ({xxh3_128_hexdigest(path.read_bytes())[:8]})"

@@ -32,7 +32,7 @@ from .results import (
     warn_of_unrecorded_tokenizers,
 )
 from .task_rows import load_task, rows_hash
-from .task_scores import check_metric, metric_of
+from .task_scores import check_metric, metric_file_hash, metric_of
 from .tasks import Task, select_tasks
 
 logger = logging.getLogger(__name__)
@@ -106,9 +106,10 @@ def prepare_grid(arguments: GlueArguments, training: GlueTrainingArguments) -> G
         if arguments.is_own_task:
             loss = tasks[0].problem.losses[0]
     settings = run_settings(arguments, training)
+    metric_file = metric_file_hash(arguments.metric)
     identities = {model.name: model.identity for model in models}
     # Before the rows are read, which takes longer.
-    check_grid_settings(training.output_dir, loss, settings, identities, rows={})
+    check_grid_settings(training.output_dir, loss, settings, identities, {}, metric_file)
     warn_of_unrecorded_tokenizers(training.output_dir, loss, identities)
     runs = [
         Run(model, task, seed, run_path(training.output_dir, loss, model.name, task.name, seed))
@@ -117,7 +118,8 @@ def prepare_grid(arguments: GlueArguments, training: GlueTrainingArguments) -> G
         for seed in arguments.seeds
     ]
     pending = [run for run in runs if not run.path.is_file()]
-    if arguments.keeps_models:
+    # A push has set save_models.
+    if arguments.save_models or (arguments.keeps_models and pending):
         _check_kept_models(runs, pending)
     for run in pending:
         # Other runs of the grid may be another process's.
@@ -131,11 +133,12 @@ def prepare_grid(arguments: GlueArguments, training: GlueTrainingArguments) -> G
         task.name: rows_hash(task, train, *sets.values()) for task, (train, sets) in data.items()
     }
     # Now with the rows themselves, which may have changed under the same name.
-    check_grid_settings(training.output_dir, loss, settings, identities, hashes)
+    check_grid_settings(training.output_dir, loss, settings, identities, hashes, metric_file)
     if training.push_to_hub and training.process_index == 0:
         # Creates the repository, so that a refused name or token shows before the training.
         name = repository_name(training.hub_model_id, training.output_dir)
-        with with_settings(training, hub_model_id=name):
+        best = str(runs[0].kept_model)  # a push has one model and one task
+        with with_settings(training, output_dir=best, hub_model_id=name):
             HubPushes(training)
     return Grid(arguments, training, loss, runs, pending, data, hashes)
 

@@ -7,6 +7,7 @@ A run is one JSON object, `<output_dir>/<loss>/<model>/<task>/seed_<s>.json`:
                                          `<loss>` folder
     weights, tokenizer_and_code          fingerprints of the checkpoint (`models.identity`)
     rows                                 hash of the rows trained on and scored
+    metric_file                          hash of the metric, if it is a file
     train_language                       of XNLI
     metric, lower_is_better              the task's score, and whether it is a loss or an error
     selected_on                          evaluation sets whose mean score chooses the best epoch
@@ -92,6 +93,7 @@ def check_grid_settings(
     settings: Mapping[str, Any],
     models: Mapping[str, ModelIdentity],
     rows: Mapping[str, str],
+    metric_file: str | None = None,
 ) -> None:
     """Refuse to put runs of other settings, or of another model or other rows, into one table.
 
@@ -103,6 +105,7 @@ def check_grid_settings(
         settings: everything else that changes scores.
         models: the identities of models by their names in the results.
         rows: hashes of the rows that were read, by the names of their tasks.
+        metric_file: hash of the metric, if it is a file.
 
     Raises:
         ValueError: a result there has another value, which is named.
@@ -117,6 +120,8 @@ def check_grid_settings(
             current |= asdict(models[run["model"]])
         if run["task"] in rows:
             current["rows"] = rows[run["task"]]
+        if metric_file is not None:
+            current["metric_file"] = metric_file
         for name, value in current.items():
             if name in run and run[name] != value:
                 _refuse_other(output_dir, run, name, run[name], value)

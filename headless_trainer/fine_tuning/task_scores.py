@@ -14,6 +14,7 @@ import evaluate
 import numpy as np
 import pandas
 import torch
+from xxhash import xxh3_128_hexdigest
 
 from .metrics import named_score
 from .problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Problem
@@ -64,6 +65,22 @@ class Metric:
 def name_of(metric: str) -> str:
     """Return the name of a metric in results and tables, from one of its names or its path."""
     return named_score.known_name(metric) or Path(metric).stem
+
+
+@cache
+def metric_file_hash(metric: str | None) -> str | None:
+    """Return a hash of a metric that is a file, which may change under its name; otherwise None.
+
+    Once in a process, as `find_metric` loads the file once.
+    """
+    if metric is None:
+        return None
+    path = Path(metric)
+    if path.is_dir():  # as `evaluate` finds a module in a folder
+        path = path / f"{path.name}.py"
+    if not path.is_file():
+        return None
+    return xxh3_128_hexdigest(path.read_bytes())
 
 
 @cache

@@ -174,6 +174,7 @@ class HubPushes(TrainerCallback):
                 size = sum(
                     path.stat().st_size
                     for folder in folders
+                    if folder.is_dir()  # not yet, where the repository is created before the model
                     for path in folder.iterdir()
                     if path.is_file()
                 )

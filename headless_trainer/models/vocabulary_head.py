@@ -96,6 +96,8 @@ class VocabularyHead:
 
     def start_bias(self, prior: Tensor) -> None:
         """Give the projection a trained bias that starts at ``(V,)`` log frequencies."""
+        # The command has checked it before it read the texts.
+        self.check_takes_prior()
         prior = prior.to(self.model.device)
         self.added_bias = self.projection.bias is None
         if self.added_bias:

@@ -1,6 +1,5 @@
 """Show zero-shot scores in tables, and compare two models document by document."""
 
-import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,6 @@ import pandas
 from ..presentation.significance import dagger, holm, mean_difference, mean_test, show_p
 from ..presentation.tables import markdown
 from .score_store import metric_label, read_results, score_rows
-
-logger = logging.getLogger(__name__)
 
 ARROWS = {True: " ↑", False: " ↓", None: ""}
 # Below the table, where the names of the two models are filled in.
@@ -49,8 +46,8 @@ def compare_scores(first: Path, second: Path) -> list[ComparedScore]:
     """Test the difference between two models on every common task and metric.
 
     They are named by their folders of results. The test is paired by documents; a perplexity is
-    tested through its mean log-likelihood. A task on which they were asked differently is left out,
-    with a warning.
+    tested through its mean log-likelihood. Tasks on which they were `asked_differently` are left
+    out.
 
     Raises:
         ValueError: if there is no task in common on which both were asked alike.
@@ -64,21 +61,14 @@ def compare_scores(first: Path, second: Path) -> list[ComparedScore]:
         raise ValueError(
             f"{str(first)!r} and {str(second)!r} have no task in common: score both on the same."
         )
-    asked_differently = [
-        task
-        for task in common["task"].unique()
-        if _inputs(first_results, task) != _inputs(second_results, task)
-    ]
-    if asked_differently:
-        different = (
-            f"{', '.join(asked_differently)} was scored on different documents or inputs by "
-            f"{str(first)!r} and {str(second)!r}. Score both with the same --limit, "
-            "--num_fewshot, --data_files, --dtype and --max_length."
+    left_out = asked_differently(first, second)
+    common = common[~common["task"].isin(left_out)]
+    if common.empty:
+        raise ValueError(
+            f"{' and '.join(left_out)} had different documents or inputs in {str(first)!r} and "
+            f"{str(second)!r}. Score both with the same --limit, --num_fewshot, --data_files, "
+            "--dtype and --max_length."
         )
-        common = common[~common["task"].isin(asked_differently)]
-        if common.empty:
-            raise ValueError(different)
-        logger.warning("Left out: %s", different)
     compared = []
     for score in common.itertuples():
         documents = [
@@ -91,6 +81,19 @@ def compare_scores(first: Path, second: Path) -> list[ComparedScore]:
     for score, p_value in zip(tested, adjusted, strict=True):
         score.holm = p_value
     return compared
+
+
+def asked_differently(first: Path, second: Path) -> list[str]:
+    """Return the tasks of which two models had other documents, prompts, precision or length.
+
+    The models are named by their folders of results.
+    """
+    first_results = read_results(first)
+    second_results = read_results(second)
+    tasks = set(first_results["samples"]) & set(second_results["samples"])
+    return sorted(
+        task for task in tasks if _inputs(first_results, task) != _inputs(second_results, task)
+    )
 
 
 def _scores_of_documents(results: dict[str, Any]) -> pandas.DataFrame:

@@ -50,11 +50,12 @@ def add_scores(folder: Path, model: str, results: dict[str, Any], identity: Mode
         stored = read_results(folder)
     recorded = asdict(identity)
     if stored and any(stored.get(name) != value for name, value in recorded.items()):
-        aside = folder / f"results_{stored.get('weights')}_{stored.get('tokenizer_and_code')}.json"
-        if aside.is_file():
-            # These weights were scored before, and then others.
-            earlier = json.loads(aside.read_text(encoding="utf-8"))
-            write_whole(path, json.dumps(_merged(earlier, stored)).encode())
+        name = f"results_{stored.get('weights')}_{stored.get('tokenizer_and_code')}"
+        aside = folder / f"{name}.json"
+        number = 1
+        while aside.exists():  # the same model was set aside before, and scored again since then
+            number += 1
+            aside = folder / f"{name}_{number}.json"
         path.rename(aside)
         logger.warning(
             "%s was scored with other weights, another tokenizer or other code, or by a version "
@@ -64,19 +65,10 @@ def add_scores(folder: Path, model: str, results: dict[str, Any], identity: Mode
         )
         stored = {}
     samples = {task: _documents(rows) for task, rows in results["samples"].items()}
-    updated = _merged(stored | recorded | {"model": model}, results | {"samples": samples})
+    updated = stored | recorded | {"model": model}
+    for name, by_task in (results | {"samples": samples}).items():
+        updated[name] = updated.get(name, {}) | by_task
     write_whole(path, json.dumps(updated, default=_as_json).encode())
-
-
-def _merged(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
-    """Return results with all tasks of both; where both have a task, the later ones count."""
-    merged = dict(earlier)
-    for name, value in later.items():
-        if isinstance(value, dict) and isinstance(merged.get(name), dict):
-            merged[name] = merged[name] | value
-        else:
-            merged[name] = value
-    return merged
 
 
 def _as_json(value: Any) -> Any:

@@ -114,7 +114,7 @@ class CandidatePools:
         drawn = self.draws.draw(step)
         if self.args.negatives == "micro_batch":
             # The mean over the step of each micro-batch's own mean, as in the paper. Micro-batches
-            # without a prediction have none.
+            # without a prediction have none; of a process without one the mean is 0.
             means = sum(ids.numel() > 0 for ids in targets)
             of_micro_batches = [
                 (self._pools_of_forward(ids, drawn, step), max(1, ids.numel() * means))

@@ -96,9 +96,9 @@ logger = logging.getLogger(__name__)
 
 # Nats between the losses of equal and of perfect scores; pools of two candidates have far more.
 SMALLEST_GAP = 1e-6
+NO_BATCH = "train_dataset fills no batch: lower per_device_train_batch_size, or keep its last rows."
 # Private methods overridden below, because transformers has no event there.
 # tests/library_contract.py gives the reasons.
-NO_BATCH = "train_dataset fills no batch: lower per_device_train_batch_size, or keep its last rows."
 PRIVATE_OVERRIDES = (
     "_save_checkpoint",
     "_get_output_dir",
@@ -861,7 +861,6 @@ class PretrainingTrainer(Trainer):
             if start is None:
                 start = find_start(resume_from_checkpoint, self.args.output_dir, in_python=True)
             self._check_rows()
-            self._check_fills_a_batch()
             if self.run.reads_own_weights:
                 check_saved_form(self.model)
             checkpoint = start.checkpoint
@@ -873,6 +872,7 @@ class PretrainingTrainer(Trainer):
                     resume.check_resume(self.run, checkpoint)
                 if self._go_on_from(checkpoint):
                     return TrainOutput(self.state.global_step, float("nan"), {})
+            self._check_fills_a_batch()
             if self.is_fsdp_enabled:
                 saving.prepare_fsdp(self.accelerator.state.fsdp_plugin, self.model)
             self._enter_contexts_of_training(around)

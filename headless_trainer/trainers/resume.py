@@ -84,7 +84,7 @@ def _check_position(run: Run, checkpoint: str) -> None:
     if because is not None:
         raise ValueError(
             f"resume_from_checkpoint {checkpoint!r} has no position in these rows, since its run "
-            f"{because} pass --ignore_data_skip."
+            f"{because} pass --ignore_data_skip with --max_steps."
         )
     check_rows(facts, run.rows)
 
@@ -93,7 +93,7 @@ def _check_has_end(args: HeadlessTrainingArguments, checkpoint: str) -> None:
     """Refuse to restart the data of a run whose end is a number of epochs.
 
     transformers divides the steps of the checkpoint by those of an epoch now. With other rows, or
-    other rows per step, that are other epochs, and the run would end too early or at once.
+    other rows per step, those are other epochs, and the run would end too early or at once.
     """
     if args.max_steps > 0:
         return

@@ -179,7 +179,7 @@ def check_same_settings(run: Run, checkpoint: str, is_finished: bool) -> None:
         if name == "held_out_texts":
             remedy = "use the same evaluation data"
         if name in of_position:
-            remedy += ", or restart the data with --ignore_data_skip"
+            remedy += ", or restart the data with --ignore_data_skip and --max_steps"
         raise ValueError(
             f"{name} is {now.get(name)!r} but checkpoint {checkpoint!r} was written with "
             f"{before[name]!r}, so it belongs to another run: {remedy}."

@@ -104,5 +104,5 @@ def check_rows(facts: Mapping[str, Any], rows: Any) -> None:
         raise ValueError(
             f"The checkpoint was written with other training rows ({before[0]:,}; this run has "
             f"{now[0]:,}), so its position in the data means nothing. Use the same data, or "
-            "restart the data with --ignore_data_skip."
+            "restart the data with --ignore_data_skip and --max_steps."
         )

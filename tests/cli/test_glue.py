@@ -4,6 +4,7 @@ import fcntl
 import json
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import numpy
@@ -257,6 +258,26 @@ def test_a_kept_model_of_a_benchmark_predicts_rows_of_its_form(tmp_path, encoder
         scored["rows"] == 12
         and scored["metrics"]["accuracy"] == read_run(Path(best, "seed.json"))["score"]
     )
+
+
+def test_the_repository_of_a_push_is_there_before_the_training(
+    tmp_path, encoders, data, hub, monkeypatch
+):
+    names = []
+
+    def stops(*args) -> None:
+        # The request runs in the background.
+        deadline = time.monotonic() + 20
+        while not hub.repositories and time.monotonic() < deadline:
+            time.sleep(0.01)
+        names.extend(hub.repositories)
+        raise SystemExit("before the training")
+
+    monkeypatch.setattr("headless_trainer.fine_tuning.runs.run_one", stops)
+    flags = ["--tasks", "cola", "--data_dir", data, "--push_to_hub", "--hub_model_id", "me/early"]
+    with pytest.raises(SystemExit, match="before the training"):
+        run(encoders[0], tmp_path, *flags, "--seeds", 0)
+    assert names == ["me/early"]
 
 
 @pytest.mark.slow

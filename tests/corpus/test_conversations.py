@@ -156,6 +156,10 @@ def test_a_stream_of_another_template_is_another_stream(tmp_path, chat_tokenizer
     assert first[:2] == ["line", "messages"]
 
 
+BEHIND_ANSWERS = (
+    "{% for message in messages %}[{{ message.role }}] {{ message.content }} "
+    "{% if message.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+)
 CHATML = "{% for message in messages %}[{{ message.role }}] {{ message.content }}{{ eos_token }}{% endfor %}"
 AT_THE_END = "{% for message in messages %}[{{ message.role }}] {{ message.content }} {% endfor %}{{ eos_token }}"
 
@@ -166,7 +170,14 @@ def test_a_template_that_ends_each_message_does_not_isolate_conversations(chat_t
         ChatTemplate.of(chat_tokenizer, "messages").check_keeps_conversations_whole()
 
 
+def test_a_template_that_ends_each_answer_parts_turns_with_a_warning(chat_tokenizer, caplog):
+    chat_tokenizer.chat_template = BEHIND_ANSWERS
+    ChatTemplate.of(chat_tokenizer, "messages").check_keeps_conversations_whole()
+    assert "behind each answer" in caplog.text
+
+
 @pytest.mark.parametrize("template", [TEMPLATE, AT_THE_END, RAISING])
-def test_a_template_that_ends_conversations_alone_isolates_them(chat_tokenizer, template):
+def test_a_template_that_ends_conversations_alone_isolates_them(chat_tokenizer, template, caplog):
     chat_tokenizer.chat_template = template
     ChatTemplate.of(chat_tokenizer, "messages").check_keeps_conversations_whole()
+    assert not caplog.records

@@ -25,7 +25,7 @@ from headless_trainer.corpus.documents import (
     read_documents,
     split,
 )
-from headless_trainer.corpus.texts import load_texts
+from headless_trainer.corpus.texts import find_texts, load_texts
 
 BOTH = pytest.mark.parametrize("streaming", [False, True])
 
@@ -314,8 +314,15 @@ LONG = [
 def test_sample_by_is_refused_for_rows(tmp_path, cache):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "one"}\n{"text": "two"}\n')
+    args = DataArguments(train_file=[str(path)], sample_by="paragraph")
     with pytest.raises(ValueError, match="sample_by is 'paragraph' but only .txt files"):
-        load([path], cache, path, sample_by="paragraph")
+        find_texts(args, cache_dir=cache).check_sample_by()
+    text_file = tmp_path / "old.txt"
+    text_file.write_text("one\n\ntwo\n")
+    args = DataArguments(
+        train_file=[str(path)], replay_file=[str(text_file)], sample_by="paragraph"
+    )
+    find_texts(args, cache_dir=cache).check_sample_by()
 
 
 @pytest.mark.parametrize("sample_by", ["line", "paragraph", "document"])

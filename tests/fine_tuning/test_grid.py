@@ -7,11 +7,7 @@ from builders import save, tiny_classifier
 
 pytest.importorskip("evaluate")
 
-from headless_trainer.fine_tuning.glue_arguments import (
-    GlueArguments,
-    GlueTrainingArguments,
-    run_settings,
-)
+from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
 from headless_trainer.fine_tuning.grid import Run, _check_kept_models, load_models, model_names
 from headless_trainer.fine_tuning.results import write_run
 from headless_trainer.fine_tuning.tasks import TASKS
@@ -57,18 +53,6 @@ def test_a_kept_model_is_the_best_of_the_finished_seeds(tmp_path):
         _check_kept_models(runs, [])
     write_run(kept, {"seed": 1, "score": 0.9})
     _check_kept_models(runs, [])
-
-
-def test_another_file_of_a_metric_is_another_setting(tmp_path):
-    training = GlueTrainingArguments(str(tmp_path / "out"), use_cpu=True, report_to="none")
-    metric = tmp_path / "mine.py"
-    settings = []
-    for text in ("first", "second"):
-        metric.write_text(text)
-        grid = GlueArguments(tasks=["cola"], metric=str(metric))
-        settings.append(run_settings(grid, training)["metric"])
-    assert settings[0] != settings[1]
-    assert all(setting.startswith(f"{metric} (") for setting in settings)
 
 
 def test_a_model_that_only_predicts_is_not_pushed(tmp_path):

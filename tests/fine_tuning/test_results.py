@@ -1,5 +1,7 @@
 """Result files of fine-tuning: what they record, what they refuse, and which epoch is the best."""
 
+from functools import partial
+
 import pytest
 from grid_results import make_result
 
@@ -51,6 +53,17 @@ def test_runs_of_other_settings_do_not_mix(tmp_path, monkeypatch, settings, mode
         check_grid_settings("runs", "balanced", settings, models, rows)
     # Another loss is another folder.
     check_grid_settings("runs", "cross_entropy", settings, models, rows)
+
+
+def test_another_file_of_a_metric_is_another_run_unless_none_is_recorded(tmp_path):
+    path = run_path(tmp_path, "balanced", "a", "cola", 0)
+    write_run(path, make_result(metric_file="first"))
+    check = partial(check_grid_settings, tmp_path, "balanced", SETTINGS, {}, {})
+    check(metric_file="first")
+    with pytest.raises(ValueError, match="metric_file 'first', but this run has 'second'"):
+        check(metric_file="second")
+    write_run(path, make_result())
+    check(metric_file="second")
 
 
 def test_runs_of_equal_settings_and_those_of_other_models_and_tasks_go_together(tmp_path):

@@ -14,6 +14,7 @@ from headless_trainer.fine_tuning.task_scores import (
     calibration_error,
     check_metric,
     find_metric,
+    metric_file_hash,
     score_outputs,
 )
 from headless_trainer.fine_tuning.tasks import TASKS, Task
@@ -143,3 +144,12 @@ def test_a_metric_by_path_is_the_score_whatever_its_file_is_called(tmp_path):
     outputs = np.eye(4, dtype=np.float32)[[0, 1, 2, 0]]
     scored = score_outputs(task, outputs, np.array([0, 1, 2, 3]), "at the end")
     assert scored["metrics"] == {"macro_f1": 0.25}
+
+
+def test_a_metric_that_is_a_file_has_a_hash(tmp_path):
+    (tmp_path / "share").mkdir()
+    for path in (tmp_path / "one.py", tmp_path / "two.py", tmp_path / "share" / "share.py"):
+        path.write_text(OWN + path.stem)
+    hashes = {metric_file_hash(str(tmp_path / name)) for name in ("one.py", "two.py", "share")}
+    assert len(hashes) == 3 and None not in hashes
+    assert metric_file_hash("accuracy") is None
