@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -181,7 +182,7 @@ class ChatTemplate:
             return None
         return str(self.tokenizer.convert_ids_to_tokens(min(inner_ends)))
 
-    def _text(self, conversation: list[dict | None] | None) -> str | None:
+    def _text(self, conversation: Sequence[dict | None] | None) -> str | None:
         messages = [_as_message(message) for message in conversation or () if message is not None]
         if not messages:
             return None
