@@ -89,10 +89,17 @@ WIKIPEDIA = "0.8 M of English Wikipedia, in batches of 32 x 128"
 BOTH_TEXTS = "0.8 M of French novels (GPT-2) or English Wikipedia (RoFormer)"
 
 
+GEMMA = "studies/results/real_models_gemma"
+GEMMA_EXACT_AT_A_HIGH_RATE = "studies/results/real_models_gemma_high"
+GEMMA_WITH_UNIFORM_DRAWS = "studies/results/real_models_gemma_uniform"
+
+
 def gemma_runs(rate: float = 1e-4) -> dict[str, dict[str, Any]]:
     """Return the evaluations of Gemma 3 270M at a rate, by the names that the tables give them."""
-    record = results("studies/results/real_models_gemma")
-    runs_of_all_rates = record["runs"] + results("studies/results/real_models_gemma_high")["runs"]
+    record = results(GEMMA)
+    runs_of_all_rates = record["runs"]
+    for further in (GEMMA_EXACT_AT_A_HIGH_RATE, GEMMA_WITH_UNIFORM_DRAWS):
+        runs_of_all_rates = runs_of_all_rates + results(further)["runs"]
     pools = "sampled_softmax with --pool_size 16384"
     objectives = {
         "exact softmax": EXACT,
@@ -175,10 +182,7 @@ def gemma() -> Card:
         conditions=OF_GEMMA,
         would_change="Rates below 3e-5, more tokens, other seeds, and old texts among the new ones "
         "(`--replay_file`).",
-        records=(
-            "studies/results/real_models_gemma",
-            "studies/results/real_models_gemma_high",
-        ),
+        records=(GEMMA, GEMMA_EXACT_AT_A_HIGH_RATE),
     )
 
 
@@ -224,46 +228,68 @@ def gemma_in_equal_time() -> Card:
         "more tokens, other seeds, other rates for the shorter run.",
         records=(
             "studies/results/real_models_gemma_half",
-            "studies/results/real_models_gemma",
+            GEMMA,
             *GEMMA_STEPS,
         ),
     )
 
 
 def gemma_candidates() -> Card:
-    runs = gemma_runs()
-    uniform = runs["uniform draws"]
-    recent = runs["recent targets"]
-    sampled = runs["sampled softmax"]
-    others = ("exact softmax", "sampled softmax", "recent targets")
+    runs_at = {rate: gemma_runs(float(rate)) for rate in ("3e-5", "1e-4", "3e-4")}
+    for rate, runs in runs_at.items():
+        others = max(runs[name]["old"][0] for name in ("exact softmax", "sampled softmax"))
+        check(runs["uniform draws"]["old"][0] > others, f"uniform draws forget most at {rate}")
+    gentle = runs_at["3e-5"]
+    high = runs_at["1e-4"]
+    highest = runs_at["3e-4"]
+    uniform = gentle["uniform draws"]
+    sampled = gentle["sampled softmax"]
+    check(uniform["new"][0] > sampled["new"][0], "they learn less French at the best rate")
     check(
-        uniform["old"][0] > max(runs[name]["old"][0] for name in others),
-        "uniform draws without exact steps forget most",
+        highest["uniform draws"]["new"][0] < highest["sampled softmax"]["new"][0],
+        "and more at the highest",
     )
-    check(recent["new"][0] < sampled["new"][0], "targets of recent steps learn more French")
+    check(
+        high["recent targets"]["new"][0] < high["sampled softmax"]["new"][0],
+        "targets of recent steps learn more French",
+    )
+
+    def row(label: str, name: str) -> tuple[str, ...]:
+        """Return the perplexities of French and English at each rate that was run."""
+        cells = []
+        for runs in runs_at.values():
+            for texts in ("new", "old"):
+                cells.append(figure(runs[name][texts]) if name in runs else "not run")
+        return (label, *cells)
+
     return Card(
         name="continue_gemma_candidates",
         question="Which candidates protect what a real model knew?",
-        answer="Uniform draws without exact steps forget most",
-        figure=f"English perplexity {figure(uniform['old'])} against {figure(sampled['old'])}",
+        answer="Uniform draws without exact steps forget most at each rate",
+        figure=f"at 3e-5 English perplexity {figure(uniform['old'])} against "
+        f"{figure(sampled['old'])}, French {figure(uniform['new'])} against "
+        f"{figure(sampled['new'])}",
         text="Exact steps and draws from the model's own prediction replaced uniform draws. Pools "
-        "topped up from recent steps learned more French here, but were given up, since a rare "
-        "recent target would weigh much in many steps.",
-        columns=GEMMA_COLUMNS,
+        "topped up from recent steps learned more French, but were given up, since a rare recent "
+        "target would weigh much in many steps.",
+        columns=(
+            "method, perplexities",
+            *(f"{rate}: {texts}" for rate in runs_at for texts in ("French", "English")),
+        ),
         rows=[
-            run_row("exact softmax", runs["exact softmax"]),
-            run_row("sampled softmax, topped up by frequency", sampled),
-            run_row("topped up with targets of recent steps", recent),
-            run_row("4,096 uniform draws, no exact steps", uniform),
+            row("exact softmax", "exact softmax"),
+            row("sampled softmax, topped up by frequency", "sampled softmax"),
+            row("topped up with targets of recent steps", "recent targets"),
+            row("4,096 uniform draws, no exact steps", "uniform draws"),
         ],
         conditions=replace(
             OF_GEMMA,
-            rates="1e-4 alone, where [3e-5 is better](continue_gemma.md); a beta2 of 0.999",
-            code="the last two rows are of an earlier version (c5084c5), in which `--pool_size` "
-            "took the targets of recent steps, and none meant no topping up",
+            code="the last two rows are of an earlier version "
+            "(c5084c5), in which `--pool_size` took the targets of recent steps, and none meant no "
+            "topping up",
         ),
-        would_change="More seeds, other rates, longer training.",
-        records=("studies/results/real_models_gemma",),
+        would_change="More seeds, longer training.",
+        records=(GEMMA, GEMMA_EXACT_AT_A_HIGH_RATE, GEMMA_WITH_UNIFORM_DRAWS),
     )
 
 

@@ -54,6 +54,7 @@ from findings.statements import (
     steps_of_the_earlier_code,
     twice_the_rate_changes_little,
     tying_pulls_vanilla,
+    uniform_draws_forget_most,
     unit_scale_and_full_prior_are_best,
 )
 from headless_trainer.presentation.tables import markdown
@@ -280,6 +281,13 @@ CONTINUING = {
         "Does the exact softmax keep what Gemma 3 270M knew at a rate that is too high?",
         f"No. Like sampled softmax at this rate, it forgets the English texts. {ONE}",
         exact_forgets_at_a_high_rate,
+    ),
+    "real_models_gemma_uniform": Record(
+        "Do uniform draws without exact steps keep what Gemma 3 270M knew at other rates?",
+        "No. At a gentle rate and at one that is too high, both sampled softmax with its own "
+        f"candidates and the exact softmax keep more. {ONE} An earlier version of sampled softmax "
+        "was run.",
+        uniform_draws_forget_most,
     ),
     "real_models_smollm2": Record(
         "Does sampled softmax continue SmolLM2 as well as the exact softmax, and what does a tenth "

@@ -138,6 +138,21 @@ def exact_forgets_at_a_high_rate(results: Any) -> bool:
     return min(exact["old"][0], sampled["old"][0]) > 10 * before["old"]
 
 
+def uniform_draws_forget_most(results: Any) -> bool:
+    """Whether both other ways to continue Gemma 3 270M keep more of the old texts, at each rate."""
+    exact_runs = [
+        *read_results("studies/results/real_models_gemma")["runs"],
+        *read_results("studies/results/real_models_gemma_high")["runs"],
+    ]
+    for uniform in results["runs"]:
+        rate = uniform["rate"]
+        exact = one_having(exact_runs, objective="vanilla", rate=rate)
+        sampled = sampled_run_of_gemma(rate)
+        if not uniform["old"][0] > max(exact["old"][0], sampled["old"][0]):
+            return False
+    return True
+
+
 def exact_with_half_of_the_steps_is_behind(results: Any) -> bool:
     """Whether the exact softmax with half of the steps of sampled softmax learns less of the new
     texts, at the same rate.
