@@ -138,6 +138,17 @@ def exact_forgets_at_a_high_rate(results: Any) -> bool:
     return min(exact["old"][0], sampled["old"][0]) > 10 * before["old"]
 
 
+def adagrad_ends_ahead(results: Any) -> bool:
+    """Whether row-wise Adagrad ends with a lower perplexity than both seeds of AdamW, headless and
+    vanilla.
+    """
+    [adagrad] = results.values()
+    others = read_results("studies/results/recipe_32k_epsilon_6400").values()
+    lowest = min(perplexity for run in others for perplexity in run["perplexity"])
+    tokens = {run["tokens"] for run in others}
+    return max(adagrad["perplexity"]) < lowest and tokens == {adagrad["tokens"]}
+
+
 def uniform_draws_forget_most(results: Any) -> bool:
     """Whether both other ways to continue Gemma 3 270M keep more of the old texts, at each rate."""
     exact_runs = [
