@@ -173,6 +173,19 @@ def exact_with_half_of_the_steps_is_behind(results: Any) -> bool:
     return half["steps"] == sampled["steps"] / 2 and half["new"][0] > sampled["new"][0]
 
 
+def pools_help_on_lambada(results: Any) -> bool:
+    """Whether the free head with larger pools is level with vanilla's perplexity on LAMBADA, and
+    has more words right than the free head without them, after the same steps.
+    """
+    pooled = one_having(results["models"], series="free head", step=7200)
+    earlier = read_results("studies/results/heads_lambada_longer")["models"]
+    free = one_having(earlier, series="free head", step=7200)
+    vanilla = one_having(earlier, series="vanilla untied + bias log q + Muon + GPT-NeoX", step=7200)
+    ratio = pooled["lambada_perplexity"] / vanilla["lambada_perplexity"]
+    accuracies = [model["lambada_accuracy"] for model in (free, pooled, vanilla)]
+    return abs(ratio - 1) < 0.02 and accuracies == sorted(set(accuracies))
+
+
 def pools_are_level_with_vanilla(results: Any) -> bool:
     """Whether headless with large pools has no clear difference from vanilla of the same seeds."""
     pools = results[LARGE_POOLS]
