@@ -683,8 +683,8 @@ RECIPES = {
     ),
     "recipe_32k_6400_adagrad": Record(
         "Does row-wise Adagrad at a flat rate keep its early lead over AdamW?",
-        "It leads early, is level with AdamW in between, and ends ahead of it at the same rate, and "
-        f"of vanilla with AdamW in perplexity. {ONE} No other rate was tried for the tables.",
+        "It leads early, is level with AdamW in between, and ends ahead of it at the same rate, "
+        f"and of vanilla with AdamW in perplexity. {ONE} No other rate was tried for the tables.",
         adagrad_ends_ahead,
     ),
     "recipe_table_optimizers_vanilla": Record(
