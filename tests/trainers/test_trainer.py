@@ -2,6 +2,7 @@
 
 import json
 import os
+from types import SimpleNamespace
 
 import builders
 import huggingface_hub
@@ -277,6 +278,16 @@ def test_best_checkpoint_is_kept_and_found(tmp_path, clm_tokenizer):
     assert os.path.isdir(best) and os.path.dirname(best) == str(tmp_path)
     state = json.loads((tmp_path / os.path.basename(best) / "trainer_state.json").read_text())
     assert state["best_model_checkpoint"] == best
+
+
+@pytest.mark.parametrize(("predictions", "divisor"), [(8, 2.0), (2, 0.5), (0, 0.25)])
+def test_processes_divide_by_their_share_of_all_predictions(predictions, divisor):
+    """Four of them average their gradients, also in a step with fewer predictions than processes."""
+    of_four = SimpleNamespace(
+        args=SimpleNamespace(device="cpu", world_size=4), sum_over_processes=lambda here: here
+    )
+    targets = [torch.zeros(predictions, dtype=torch.long)]
+    assert VanillaTrainer.divisor_of_predictions(of_four, targets).item() == divisor
 
 
 PRIOR = {
