@@ -285,6 +285,15 @@ def sampled_softmax() -> Card:
     )
 
 
+def spread_within_turns(objectives: dict[str, Any]) -> float:
+    """Return by what share of the median the readings of a turn differ at most."""
+    return max(
+        (max(turn) - min(turn)) / step["median_seconds"]
+        for step in objectives.values()
+        for turn in step["seconds"]
+    )
+
+
 def gemma() -> Card:
     machines = [results(folder)["objectives"] for folder in GEMMA_STEPS]
     objectives, second = machines
@@ -299,12 +308,7 @@ def gemma() -> Card:
         for machine in machines
     ]
     peaks = [objectives[name]["peak_mib"] for name in ("sampled_softmax", "vanilla")]
-    spread = max(
-        (max(turn) - min(turn)) / machine[name]["median_seconds"]
-        for machine in machines
-        for name in OBJECTIVES
-        for turn in machine[name]["seconds"]
-    )
+    spread = max(spread_within_turns(machine) for machine in machines)
     for name, step in random_weights.items():
         ratio = statistics.median(step["seconds"]) / second[name]["median_seconds"]
         check(abs(ratio - 1) < spread, f"{name} takes as long by both ways of timing")
@@ -357,11 +361,7 @@ def minilm() -> Card:
     objectives = {name: timed[name] for name in OBJECTIVES if "median_seconds" in timed[name]}
     exact = objectives["vanilla"]["median_seconds"]
     theirs = objectives["transformers"]["median_seconds"] / exact
-    spread = max(
-        (max(turn) - min(turn)) / step["median_seconds"]
-        for step in objectives.values()
-        for turn in step["seconds"]
-    )
+    spread = spread_within_turns(objectives)
     for name in ("trunk", "headless"):
         ratio = objectives[name]["median_seconds"] / exact
         check(abs(ratio - 1) < spread, f"{name} takes as long as the exact softmax")

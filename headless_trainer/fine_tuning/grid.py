@@ -77,7 +77,7 @@ class Grid:
     """All runs, the pending ones, and the data of their tasks with its hash.
 
     ``loss`` is a name in `problems.LOSSES`. ``data`` has the training rows of each task, and its
-    sets of rows to score by name.
+    sets of rows to score by name. ``metric_file`` is the hash of the metric, if it is a file.
     """
 
     arguments: GlueArguments
@@ -87,6 +87,7 @@ class Grid:
     pending: list[Run]
     data: dict[Task, tuple[Dataset, dict[str, Dataset]]]
     hashes: dict[str, str]
+    metric_file: str | None
 
 
 @lost_processes_named()
@@ -140,7 +141,7 @@ def prepare_grid(arguments: GlueArguments, training: GlueTrainingArguments) -> G
         best = str(runs[0].kept_model)  # a push has one model and one task
         with with_settings(training, output_dir=best, hub_model_id=name):
             HubPushes(training)
-    return Grid(arguments, training, loss, runs, pending, data, hashes)
+    return Grid(arguments, training, loss, runs, pending, data, hashes, metric_file)
 
 
 def _check_push(training: GlueTrainingArguments, models: int, tasks: int) -> None:

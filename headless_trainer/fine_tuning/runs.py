@@ -38,7 +38,7 @@ from .results import (
     shown_metrics,
     write_run,
 )
-from .task_scores import metric_facts, metric_file_hash, score_outputs
+from .task_scores import metric_facts, score_outputs
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ def run_one(run: Run, grid: Grid, train: Dataset, sets: dict[str, Dataset]) -> d
         "loss": grid.loss,
         "settings": run_settings(grid.arguments, grid.training),
         "rows": grid.hashes[run.task.name],
-        "metric_file": metric_file_hash(grid.arguments.metric),
+        "metric_file": grid.metric_file,
         **asdict(run.model.identity),
         **scorer.result,
         "best_epoch": best,

@@ -67,12 +67,8 @@ def name_of(metric: str) -> str:
     return named_score.known_name(metric) or Path(metric).stem
 
 
-@cache
 def metric_file_hash(metric: str | None) -> str | None:
-    """Return a hash of a metric that is a file, which may change under its name; otherwise None.
-
-    Once in a process, as `find_metric` loads the file once.
-    """
+    """Return a hash of a metric that is a file, which may change under its name; otherwise None."""
     if metric is None:
         return None
     path = Path(metric)

@@ -61,7 +61,7 @@ def compare_scores(first: Path, second: Path) -> list[ComparedScore]:
         raise ValueError(
             f"{str(first)!r} and {str(second)!r} have no task in common: score both on the same."
         )
-    left_out = asked_differently(first, second)
+    left_out = _asked_differently(first_results, second_results)
     common = common[~common["task"].isin(left_out)]
     if common.empty:
         raise ValueError(
@@ -88,8 +88,10 @@ def asked_differently(first: Path, second: Path) -> list[str]:
 
     The models are named by their folders of results.
     """
-    first_results = read_results(first)
-    second_results = read_results(second)
+    return _asked_differently(read_results(first), read_results(second))
+
+
+def _asked_differently(first_results: dict[str, Any], second_results: dict[str, Any]) -> list[str]:
     tasks = set(first_results["samples"]) & set(second_results["samples"])
     return sorted(
         task for task in tasks if _inputs(first_results, task) != _inputs(second_results, task)
