@@ -81,6 +81,7 @@ def naive_step(model, task, batches, sizes, drawn, whole):
     ("clm", {}, {"sparse_embedding_updates": True, "pool_size": 10}, 3),
     ("clm", {"tie_word_embeddings": False}, {"sparse_embedding_updates": True}, 1),
     ("mlm", {}, {"negatives": "step", "gradient_accumulation_steps": 2}, 1),
+    ("mlm", {}, {"gradient_accumulation_steps": 2}, 1),
     ("mlm", {"tie_word_embeddings": False}, {"sampled_negatives": 30}, 1),
     ("mlm", {}, {"sparse_embedding_updates": True}, 1),
 ])  # fmt: skip
