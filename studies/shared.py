@@ -104,6 +104,10 @@ INGREDIENTS = {
             ),
             ("row-wise Adagrad", "RowWiseAdagrad"),
             ("row-wise Adagrad at a flat rate", "RowWiseAdagradAtAFlatRate"),
+            (
+                "row-wise Adagrad at a flat rate of vanilla",
+                "RowWiseAdagradAtAFlatRateOfVanilla",
+            ),
         )
     },
     **{

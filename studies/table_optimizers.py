@@ -163,3 +163,12 @@ class RowWiseAdagradAtAFlatRate(RowWiseAdagrad):
     """The schedule does not lower a rate that falls by itself."""
 
     flat_rate = True
+
+
+class RowWiseAdagradAtAFlatRateOfVanilla(RowWiseTables, VanillaTrainer):
+    """The same, for the exact softmax."""
+
+    momentum = False
+    second_moments_decay = False
+    rate_factor = ADAGRAD_RATE
+    flat_rate = True
