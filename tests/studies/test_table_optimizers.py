@@ -133,6 +133,7 @@ def test_saved_and_loaded_equals_never_saved(study):
         ("RowWiseAdamWithoutMomentumOfVanilla", "vanilla", {"step", "row_square"}),
         ("RowWiseAdagrad", "headless", {"step", "row_square"}),
         ("RowWiseAdagradAtAFlatRate", "headless", {"step", "row_square"}),
+        ("RowWiseAdagradAtAFlatRateOfVanilla", "vanilla", {"step", "row_square"}),
     ],
 )
 def test_training_keeps_one_second_moment_for_each_token(study, tmp_path, name, objective, state):
