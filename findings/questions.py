@@ -50,6 +50,7 @@ from findings.statements import (
     pools_of_neox_are_level_with_vanilla,
     pools_of_shorter_encoders_are_level_with_vanilla,
     predicted_draws_and_frequencies_are_nearest,
+    predicted_draws_are_nearest_with_half_of_the_vocabulary,
     same_losses,
     scores,
     share_survives,
@@ -1058,6 +1059,12 @@ BENCHMARKS = {
         "Which candidates give the gradient of the exact softmax for Gemma 3 270M?",
         NEAREST_CANDIDATES,
         predicted_draws_and_frequencies_are_nearest,
+    ),
+    "candidates_roformer": Record(
+        "Which candidates give the gradient of the exact softmax for a small encoder?",
+        "With at most half of its 8,000 tokens, draws by the model's mean prediction. Uniform "
+        "draws come as near only when they are nearly all tokens. Nothing was trained.",
+        predicted_draws_are_nearest_with_half_of_the_vocabulary,
     ),
     "candidates_smollm2": Record(
         "Which candidates give the gradient of the exact softmax for SmolLM2 135M Instruct?",

@@ -301,6 +301,25 @@ def predicted_draws_and_frequencies_are_nearest(results: Any) -> bool:
     return nearest.endswith("+ 4,096 by mean prediction, once") and predicted_are_nearer
 
 
+def predicted_draws_are_nearest_with_half_of_the_vocabulary(results: Any) -> bool:
+    """Whether draws by mean prediction have the smallest error of all sets with at most about half
+    of 8,000 tokens, and uniform draws need nearly all of them for an error as small.
+    """
+    small_sets = [candidates for candidates in results["sets"] if candidates["distinct"] < 4100]
+    nearest = min(small_sets, key=lambda candidates: candidates["error"])
+    as_near = [
+        candidates
+        for candidates in results["sets"]
+        if candidates["label"].endswith("uniform, once")
+        and not candidates["recent"]
+        and not candidates["by_frequency"]
+        and candidates["error"] <= nearest["error"]
+    ]
+    return "by mean prediction" in nearest["label"] and all(
+        candidates["distinct"] > 7900 for candidates in as_near
+    )
+
+
 def faster_loss_on_the_gpu(results: Any) -> bool:
     """Whether the loss with the default chunks beats every exact head, at every size."""
     rows_of_sizes: dict[tuple, list[dict]] = {}
