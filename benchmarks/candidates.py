@@ -240,7 +240,10 @@ def load(args: argparse.Namespace) -> Subject:
     texts = load_texts(
         DataArguments(train_file=args.train_file, sample_by=args.sample_by, streaming=True)
     )
-    stream = tokenize_and_pack(texts["train"], tokenizer, max_seq_length=args.length)
+    # Rows begin as those that a run trains on.
+    stream = tokenize_and_pack(
+        texts["train"], tokenizer, max_seq_length=args.length, begin_rows=task == "clm"
+    )
     ids = np.stack([row["input_ids"] for row in itertools.islice(stream, args.rows)])
     np.random.default_rng(args.seed).shuffle(ids)
     head = VocabularyHead(model)

@@ -251,7 +251,7 @@ def old_rows(data_args: DataArguments, tokenizer: PreTrainedTokenizerBase) -> Da
     )
     documents = texts.load_texts(old)["validation"]
     packed = packing.tokenize_and_pack(
-        documents, tokenizer, max_seq_length=data_args.max_seq_length
+        documents, tokenizer, max_seq_length=data_args.max_seq_length, begin_rows=True
     )
     return packing.first_rows(packed, data_args.max_eval_samples)
 

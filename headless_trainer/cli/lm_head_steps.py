@@ -87,13 +87,12 @@ def counts_of_corpus(
         token=model_args.token,
         tokenizer=tokenizer,
     )
-    rows = training.tokenized_rows(documents["train"], tokenizer, model_args, data_args, args)
+    task = infer_task(config)
+    rows = training.tokenized_rows(documents["train"], tokenizer, model_args, data_args, args, task)
     rows = packing.first_rows(rows, data_args.max_train_samples)
     vocabulary = input_embedding(trunk).num_embeddings
     packing.check_token_ids(rows, vocabulary, tokenizer)
-    return packing.target_counts(
-        rows, vocabulary, infer_task(config), tokenizer, args.isolate_documents
-    )
+    return packing.target_counts(rows, vocabulary, task, tokenizer, args.isolate_documents)
 
 
 def copy_counts(model_args: ModelArguments, folder: Path) -> None:

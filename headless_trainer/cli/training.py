@@ -193,7 +193,7 @@ def make_trainer(
         rows["train"] = streaming.PackedStream(
             documents["train"],
             tokenizer,
-            **packing.row_settings(data_args, args),
+            **packing.row_settings(data_args, args, args.task),
             shuffle_buffer_size=data_args.shuffle_buffer_size,
             seed=data_seed,
         )
@@ -257,7 +257,9 @@ def make_rows(
     with first_process_first(args):
         for split in documents:
             with texts_named(split):
-                all_rows = tokenized_rows(documents[split], tokenizer, model_args, data_args, args)
+                all_rows = tokenized_rows(
+                    documents[split], tokenizer, model_args, data_args, args, args.task
+                )
                 if data_args.streaming and split == "validation" and is_evaluated(args):
                     # Texts of less than a row fail now, not at the end.
                     next(iter(all_rows), None)
@@ -370,13 +372,18 @@ def failures_named(args: HeadlessTrainingArguments, name: str) -> Iterator[None]
 
 
 def tokenized_rows(
-    documents, tokenizer, model_args: ModelArguments, data_args: DataArguments, args
+    documents,
+    tokenizer: PreTrainedTokenizerBase,
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    args: HeadlessTrainingArguments,
+    task: str | None,
 ):
     """Return documents as rows of token ids: a dataset, or for a stream an iterable of rows."""
     return packing.tokenize_and_pack(
         documents,
         tokenizer,
-        **packing.row_settings(data_args, args),
+        **packing.row_settings(data_args, args, task),
         num_proc=data_args.preprocessing_num_workers,
         overwrite_cache=data_args.overwrite_cache and args.local_process_index == 0,
         cache_dir=model_args.cache_dir,

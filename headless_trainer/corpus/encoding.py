@@ -54,6 +54,15 @@ class DocumentEncoder:
         """Whether every document ends in the sep or eos token."""
         return self(["a"]).ids[-1] in self.closing_ids
 
+    def opening_ids(self, begin_rows: bool, max_seq_length: int) -> list[int]:
+        """Return what each packed row has to begin with: nothing unless ``begin_rows``.
+
+        That is what the tokenizer puts before a document, if a row has room for more.
+        """
+        if begin_rows and len(self.added_before) < max_seq_length - 1:
+            return self.added_before
+        return []
+
     def __call__(self, documents: list[str]) -> Encoded:
         # One array of all ids instead of a list for each document: packing works on whole arrays.
         rows = self._token_ids(documents)
@@ -117,12 +126,12 @@ class DocumentEncoder:
         if before:
             # What was added stands first: it is compared with what follows it.
             is_long = lengths >= 2 * len(before) + len(after)
-            twice_before[is_long] = _is_at(before, ids, starts[is_long] + len(before))
+            twice_before[is_long] = is_at(before, ids, starts[is_long] + len(before))
         if after:
             # Without what is dropped in front, which must not be taken for the end as well.
             rest = np.where(twice_before, lengths - len(before), lengths)
             is_long = rest >= len(before) + 2 * len(after)
-            twice_after[is_long] = _is_at(after, ids, ends[is_long] - 2 * len(after))
+            twice_after[is_long] = is_at(after, ids, ends[is_long] - 2 * len(after))
         # Of the two copies, the outer one goes.
         stays = np.ones(len(ids), bool)
         for offset in range(len(before)):
@@ -147,7 +156,7 @@ def _backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
     return backend
 
 
-def _is_at(pattern: list[int], ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
+def is_at(pattern: list[int], ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Return whether ``ids`` hold a pattern at each of ``(N,)`` starts, ``(N,)`` bool."""
     matches = np.ones(len(starts), bool)
     for offset, token in enumerate(pattern):

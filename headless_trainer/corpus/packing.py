@@ -28,7 +28,7 @@ from ..objective.masking import IGNORE_INDEX, LEARNED_MASKS
 from ..signals.workers import with_following_workers
 from .collator import LENGTHS, POSITIONS, positions_in_documents
 from .documents import BATCH_BYTES, DOCUMENTS_AT_ONCE, TextStream, batches_by_size
-from .encoding import DocumentEncoder, Encoded
+from .encoding import DocumentEncoder, Encoded, is_at
 from .row_cache import ROWS_VERSION, cache_folder, find_or_write
 from .tokenization import id_count
 
@@ -64,14 +64,23 @@ class RowSettings(TypedDict):
     max_seq_length: int
     line_by_line: bool
     share_rows: bool
+    begin_rows: bool
 
 
-def row_settings(data_args: DataArguments, args: HeadlessTrainingArguments) -> RowSettings:
-    """Return how documents become rows, for a stream and for rows that are tokenized at once."""
+def row_settings(
+    data_args: DataArguments, args: HeadlessTrainingArguments, task: str | None
+) -> RowSettings:
+    """Return how documents become rows, for a stream and for rows that are tokenized at once.
+
+    Rows of decoders begin as texts do: a model whose texts all began with ``<bos>`` may predict
+    badly without it. Gemma 3 270M has four to eight times the perplexity (see the record
+    benchmarks/results/row_beginnings).
+    """
     return {
         "max_seq_length": data_args.max_seq_length,
         "line_by_line": data_args.line_by_line,
         "share_rows": data_args.line_by_line and args.isolate_documents,
+        "begin_rows": task == "clm" and not data_args.line_by_line,
     }
 
 
@@ -82,6 +91,7 @@ def tokenize_and_pack(
     max_seq_length: int,
     line_by_line: bool = False,
     share_rows: bool = False,
+    begin_rows: bool = False,
     num_proc: int | None = None,
     overwrite_cache: bool = False,
     cache_dir: str | None = None,
@@ -98,6 +108,8 @@ def tokenize_and_pack(
             closing token if it has one.
         share_rows: with line_by_line, put as many whole documents into a row as fit (see
             `shared_rows`), for a model that keeps them apart.
+        begin_rows: begin each row with what the tokenizer puts before a document, such as
+            ``<bos>``, also where the row begins within a document (see `full_rows`).
         num_proc: number of encoding processes, one per processor by default.
         overwrite_cache: encode again even if the rows are cached.
         cache_dir: folder of the cached rows, by default next to the texts.
@@ -120,6 +132,7 @@ def tokenize_and_pack(
         "max_seq_length": max_seq_length,
         "line_by_line": line_by_line,
         "share_rows": share_rows,
+        "begin_rows": begin_rows,
     }
     row_length = max_seq_length
     if line_by_line:
@@ -133,7 +146,7 @@ def tokenize_and_pack(
     def tables() -> Iterator[tuple[pa.Table]]:
         encoded = _encoded_batches(texts, encoder, num_proc or available_processors())
         batches = _warned_of_doubled(encoded, encoder)
-        for ids, offsets in _rows(batches, encoder.closing_ids, **settings):
+        for ids, offsets in _rows(batches, encoder, **settings):
             yield (
                 pa.table({"input_ids": pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids))}),
             )
@@ -173,14 +186,15 @@ def _warned_of_doubled(batches: Iterable[Encoded], encoder: DocumentEncoder) -> 
 
 def _rows(
     batches: Iterable[Batch],
-    closing_ids: list[int],
+    encoder: DocumentEncoder,
     *,
     max_seq_length: int,
     line_by_line: bool,
     share_rows: bool,
+    begin_rows: bool,
 ) -> Iterator[Batch]:
     if line_by_line:
-        lines = _lines(batches, closing_ids, max_seq_length)
+        lines = _lines(batches, encoder.closing_ids, max_seq_length)
         if not share_rows:
             yield from lines
             return
@@ -192,22 +206,69 @@ def _rows(
             yield np.concatenate(some_rows), bounds
             some_rows = list(itertools.islice(rows, _ROWS_AT_ONCE))
         return
+    opening_ids = encoder.opening_ids(begin_rows, max_seq_length)
     # Rows run on across documents and batches: what fills no row begins the next batch's first.
     carried = np.empty(0, np.int32)
     tokens = 0
+    has_rows = False
     for ids, _ in batches:
         tokens += len(ids)
         ids = np.concatenate((carried, ids))
-        whole = len(ids) - len(ids) % max_seq_length
-        carried = ids[whole:]
-        if whole:
-            yield ids[:whole], np.arange(0, whole + 1, max_seq_length, dtype=np.int32)
+        cut, bounds = full_rows(ids, opening_ids, max_seq_length)
+        carried = ids[bounds[-1] :]
+        if len(cut):
+            has_rows = True
+            yield cut.reshape(-1), np.arange(0, cut.size + 1, max_seq_length, dtype=np.int32)
     # What is carried after the last batch fills no row, and is left out.
-    if tokens < max_seq_length:
+    if not has_rows:
         raise ValueError(
             f"max_seq_length is {max_seq_length} but the texts have only {tokens} tokens, less "
             "than one row. Add text, lower --max_seq_length, or use --line_by_line."
         )
+
+
+def full_rows(
+    ids: np.ndarray, opening_ids: list[int], max_seq_length: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cut joined documents into full rows, each of which begins with ``opening_ids``.
+
+    A row that begins with a document has them already, and one that begins within a document gets
+    them in front of its part.
+
+    Args:
+        ids: int32 ``(tokens,)``.
+        opening_ids: what a document begins with, possibly nothing.
+        max_seq_length: T, more than there are ``opening_ids``.
+
+    Returns:
+        Rows, int32 ``(R, T)``, and where each begins in ``ids``, with the end of the last, int64
+        ``(R + 1,)``.
+    """
+    if not opening_ids:
+        count = len(ids) // max_seq_length
+        bounds = np.arange(count + 1) * max_seq_length
+        return ids[: bounds[-1]].reshape(count, max_seq_length), bounds
+    length_of_part = max_seq_length - len(opening_ids)
+    # With something behind them, so that the last ids can be compared as well.
+    padded = np.append(ids, np.full(len(opening_ids), -1, ids.dtype))
+    begins_document = is_at(opening_ids, padded, np.arange(len(ids)))
+    starts = [0]
+    while True:
+        start = starts[-1]
+        length = length_of_part
+        if start < len(ids) and begins_document[start]:
+            length = max_seq_length
+        if start + length > len(ids):
+            break
+        starts.append(start + length)
+    bounds = np.array(starts)
+    is_begun = begins_document[bounds[:-1]]  # (R,)
+    # A row in front of whose part something is put begins that much earlier, as it were.
+    offsets = np.where(is_begun, 0, len(opening_ids))
+    index = bounds[:-1, None] - offsets[:, None] + np.arange(max_seq_length)  # (R, T)
+    rows = ids[index.clip(min=0)]
+    rows[~is_begun, : len(opening_ids)] = opening_ids
+    return rows, bounds
 
 
 def _lines(
@@ -304,7 +365,7 @@ def _stream_rows(
         texts = TextStream(texts)
     encoder = DocumentEncoder(tokenizer)
     batches = _warned_of_doubled(map(encoder, texts.batches()), encoder)
-    for ids in documents_of(_rows(batches, encoder.closing_ids, **settings)):
+    for ids in documents_of(_rows(batches, encoder, **settings)):
         yield {"input_ids": ids}
 
 

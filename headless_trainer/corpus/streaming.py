@@ -15,10 +15,12 @@ from transformers import PreTrainedTokenizerBase
 
 from .documents import TextStream, batches_by_size
 from .encoding import DocumentEncoder
-from .packing import cut_documents, documents_of, shared_rows
+from .packing import cut_documents, documents_of, full_rows, shared_rows
 
 # Column of a row, and entry of a batch, with the position of the stream after it.
 POSITION = "stream_place"
+# Name, in checkpoints, of the ids that each row begins with.
+_OPENING = "beginning of each row"
 # Documents, and their bytes: enough for a fast encoder, few enough for an early first row.
 _ENCODED_AT_ONCE = 256
 _ENCODED_BYTES = 1_000_000
@@ -54,8 +56,8 @@ class PackedStream(torch.utils.data.IterableDataset):
     Args:
         texts: documents from `load_texts`, or any stream with the column "text", whose texts a
             resume does not compare.
-        max_seq_length, line_by_line, share_rows: as in `tokenize_and_pack`; documents share a row
-            if they are encoded together.
+        max_seq_length, line_by_line, share_rows, begin_rows: as in `tokenize_and_pack`; documents
+            share a row if they are encoded together.
         shuffle_buffer_size: documents shuffled together, at most 64 MB; 0 or 1 keeps the order of
             the files.
         seed: of the shuffling.
@@ -80,6 +82,7 @@ class PackedStream(torch.utils.data.IterableDataset):
         max_seq_length: int,
         line_by_line: bool = False,
         share_rows: bool = False,
+        begin_rows: bool = False,
         shuffle_buffer_size: int = 10_000,
         seed: int = 0,
     ):
@@ -93,6 +96,7 @@ class PackedStream(torch.utils.data.IterableDataset):
         self.max_seq_length = max_seq_length
         self.line_by_line = line_by_line
         self.share_rows = share_rows
+        self.opening_ids = DocumentEncoder(tokenizer).opening_ids(begin_rows, max_seq_length)
         self.shuffle_buffer_size = shuffle_buffer_size
         self.seed = seed
         self.deal()
@@ -123,6 +127,7 @@ class PackedStream(torch.utils.data.IterableDataset):
             "max_seq_length": self.max_seq_length,
             "line_by_line": self.line_by_line,
             "isolate_documents with line_by_line": self.share_rows,
+            _OPENING: self.opening_ids,
             "shuffle_buffer_size": self.shuffle_buffer_size,
             "data_seed": self.seed,
         }
@@ -138,7 +143,8 @@ class PackedStream(torch.utils.data.IterableDataset):
 
         Also if an earlier version took it, whose rows came in an order of their own.
         """
-        before = state["settings"]
+        # Rows of earlier versions began with nothing that was not in the texts.
+        before = {_OPENING: []} | state["settings"]
         unknown = self.settings().keys() - before.keys()
         if unknown:
             raise ValueError(
@@ -206,8 +212,10 @@ class PackedStream(torch.utils.data.IterableDataset):
                     # carried: the document begins that far before what is left of it.
                     starts = len(carried) - position.token + np.append(0, lengths.cumsum())
                     ids = np.concatenate((carried, ids[position.token :]))
-                    yield from self._packed(ids, starts, position)
-                    carried = ids[len(ids) - len(ids) % self.max_seq_length :]
+                    rows, bounds = full_rows(ids, self.opening_ids, self.max_seq_length)
+                    for row, end in zip(rows, bounds[1:].tolist(), strict=True):
+                        yield row, _position_after(end, starts, position)
+                    carried = ids[bounds[-1] :]
             shortest_row = self.max_seq_length
             if self.line_by_line:
                 shortest_row = 1
@@ -220,21 +228,6 @@ class PackedStream(torch.utils.data.IterableDataset):
                     "--max_seq_length, or use fewer --dataloader_num_workers."
                 )
             position = ReaderPosition(begun.epoch + 1)
-
-    def _packed(
-        self, ids: np.ndarray, starts: np.ndarray, position: ReaderPosition
-    ) -> Iterator[tuple[np.ndarray, ReaderPosition]]:
-        """Cut ``ids`` into full rows.
-
-        ``starts`` are the documents' starts in it, from ``position`` on, and the end.
-        """
-        for end in range(self.max_seq_length, len(ids) + 1, self.max_seq_length):
-            # How many documents have ended by then; one that ends with the row counts.
-            used_up = int(np.searchsorted(starts[1:], end, side="right"))
-            after = position._replace(
-                document=position.document + used_up, token=int(end - starts[used_up])
-            )
-            yield ids[end - self.max_seq_length : end], after
 
     def _lines(
         self, ids: np.ndarray, lengths: np.ndarray, closing_ids: list[int], position: ReaderPosition
@@ -299,6 +292,16 @@ class PackedStream(torch.utils.data.IterableDataset):
             if begun.epoch == 0 and (by_file or number == 0):
                 # One reader of each file says it.
                 self.texts.warn_of_rows_without_text(int(files[file]))
+
+
+def _position_after(end: int, starts: np.ndarray, position: ReaderPosition) -> ReaderPosition:
+    """Return the position after the first ``end`` of joined tokens.
+
+    ``starts`` are the documents' starts in them, from ``position`` on, and the end.
+    """
+    # How many documents have ended by then; one that ends with the row counts.
+    used_up = int(np.searchsorted(starts[1:], end, side="right"))
+    return position._replace(document=position.document + used_up, token=int(end - starts[used_up]))
 
 
 def collate_with_position(collate: Callable[[list[dict]], dict], rows: list[dict]) -> dict:

@@ -190,7 +190,7 @@ def compare_steps(
     task = args.task or infer_task(config)
     check_length(config, data_args.max_seq_length)
     tokenizer = find_tokenizer(model_args, config)
-    rows, source = rows_of(tokenizer, model_args, data_args, args)
+    rows, source = rows_of(tokenizer, model_args, data_args, args, task)
     rows_of_step = args.per_device_train_batch_size * args.gradient_accumulation_steps
 
     # Processes get the flags rather than a model, and make it anew for each turn.

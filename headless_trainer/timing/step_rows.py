@@ -51,6 +51,7 @@ def read_rows(
     model_args: TimedModelArguments,
     data_args: DataArguments,
     args: CompareStepsArguments,
+    task: str,
 ) -> list[np.ndarray]:
     """Read the first rows of the texts that the arguments name, at most ``count``.
 
@@ -65,7 +66,7 @@ def read_rows(
     texts = load_texts(
         streamed, cache_dir=model_args.cache_dir, token=model_args.token, tokenizer=tokenizer
     )
-    rows = tokenize_and_pack(texts["train"], tokenizer, **row_settings(data_args, args))
+    rows = tokenize_and_pack(texts["train"], tokenizer, **row_settings(data_args, args, task))
     return [np.asarray(row["input_ids"]) for row in itertools.islice(rows, count)]
 
 
@@ -74,6 +75,7 @@ def rows_of(
     model_args: TimedModelArguments,
     data_args: DataArguments,
     args: CompareStepsArguments,
+    task: str,
 ) -> tuple[list[np.ndarray], str]:
     """Return rows that fill whole steps, and in words where they come from.
 
@@ -94,7 +96,7 @@ def rows_of(
             "Tokens drawn by a Zipf-like distribution, since no tokenizer is named, and none is "
             "trained here"
         )
-    rows = read_rows(STEPS * rows_of_step, tokenizer, model_args, data_args, args)
+    rows = read_rows(STEPS * rows_of_step, tokenizer, model_args, data_args, args, task)
     if len(rows) < rows_of_step:
         named = data_args.dataset_name or data_args.train_file
         raise ValueError(

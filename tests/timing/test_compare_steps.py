@@ -71,7 +71,7 @@ def request_for(name: str, task: str, argv: list[str]) -> TurnRequest:
     model_args, data_args, args = parse_args(ARGUMENT_CLASSES, argv)
     config = tiny_model(task, 300).config
     tokenizer = find_tokenizer(model_args, config)
-    rows, _ = rows_of(tokenizer, model_args, data_args, args)
+    rows, _ = rows_of(tokenizer, model_args, data_args, args, task)
     return TurnRequest(argv, name, task, rows, seconds=0.0, readings=2)
 
 
