@@ -1,6 +1,7 @@
 import copy
 import gc
 import os
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from builders import tiny_model
 from datasets import Dataset
 from row_files import DOCUMENTS, naive_stream
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, ByT5Tokenizer, GPT2Config, GPT2Model
 
 from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments
@@ -49,6 +51,70 @@ def test_packing_equals_naive_concatenation(name, length, request, cache):
     assert rows.column_names == ["input_ids"]
     assert rows.features["input_ids"].feature.dtype == "int32"
     assert rows_of(rows) == naive_rows(naive_stream(tokenizer, DOCUMENTS), length)
+
+
+@pytest.mark.parametrize(
+    ("length", "rows", "bounds"),
+    [
+        # The first and the last row begin with a document, the others within one.
+        (3, [[7, 5, 6], [7, 1, 2], [7, 3, 9], [7, 4, 4]], [0, 3, 5, 7, 10]),
+        (4, [[7, 5, 6, 1], [7, 2, 3, 9]], [0, 4, 7]),
+        (5, [[7, 5, 6, 1, 2], [7, 3, 9, 7, 4]], [0, 5, 9]),
+        (20, [], [0]),
+    ],
+)
+def test_rows_that_begin_as_documents_do(length, rows, bounds):
+    ids = np.array([7, 5, 6, 1, 2, 3, 9, 7, 4, 4], np.int32)
+    cut, starts = packing.full_rows(ids, [7], length)
+    assert cut.tolist() == rows and starts.tolist() == bounds
+    assert cut.dtype == np.int32 and cut.shape[1] == length
+
+
+def naive_begun_rows(stream: list[int], opening: list[int], length: int) -> list[list[int]]:
+    rows = []
+    while stream:
+        part = stream[:length]
+        if part[: len(opening)] != opening:
+            part = stream[: length - len(opening)]
+            stream = stream[len(part) :]
+            part = opening + part
+        else:
+            stream = stream[length:]
+        rows.append(part)
+    return [row for row in rows if len(row) == length]
+
+
+@pytest.mark.parametrize("length", [3, 7, 128])
+@pytest.mark.parametrize("opening", ["[CLS]", "[CLS][MASK]", ""])
+def test_begun_rows_equal_naive_ones(length, opening, mlm, cache, monkeypatch):
+    monkeypatch.setattr(packing, "BATCH_BYTES", 300)  # rows run on across batches
+    tokenizer = copy.deepcopy(mlm)
+    marks = re.findall(r"\[\w+\]", opening)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=" ".join([*marks, "$A", "[SEP]"]),
+        special_tokens=[
+            (mark, tokenizer.convert_tokens_to_ids(mark)) for mark in {*marks, "[SEP]"}
+        ],
+    )
+    settings = {"max_seq_length": length, "begin_rows": True}
+    texts = Dataset.from_dict({"text": DOCUMENTS})
+    rows = tokenize_and_pack(texts, tokenizer, cache_dir=cache, **settings)
+    ids = tokenizer.convert_tokens_to_ids(marks)
+    # A row holds more than its beginning.
+    ids = ids if len(ids) < length - 1 else []
+    expected = naive_begun_rows(naive_stream(tokenizer, DOCUMENTS), ids, length)
+    assert rows_of(rows) == expected
+    streamed = tokenize_and_pack(texts.to_iterable_dataset(), tokenizer, **settings)
+    assert rows_of(streamed) == expected
+
+
+def test_only_packed_rows_of_decoders_begin_as_texts_do(tmp_path):
+    args = HeadlessTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    lines = DataArguments(train_file=["a"], line_by_line=True)
+    packed = DataArguments(train_file=["a"])
+    assert packing.row_settings(packed, args, "clm")["begin_rows"]
+    assert not packing.row_settings(packed, args, "mlm")["begin_rows"]
+    assert not packing.row_settings(lines, args, "clm")["begin_rows"]
 
 
 @pytest.mark.parametrize("name", ["clm", "mlm"])

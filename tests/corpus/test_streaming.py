@@ -110,7 +110,7 @@ def test_small_files_go_round(clm_tokenizer):
 SHARING = {"line_by_line": True, "share_rows": True, "max_seq_length": 64}
 
 
-@pytest.mark.parametrize("rows", [{}, {"line_by_line": True}, SHARING])
+@pytest.mark.parametrize("rows", [{}, {"begin_rows": True}, {"line_by_line": True}, SHARING])
 @pytest.mark.parametrize("size", [0, 6, 1000])
 @pytest.mark.parametrize("files", [1, 3])
 def test_the_next_row_from_every_place(mlm_tokenizer, rows, size, files, monkeypatch):
@@ -123,6 +123,27 @@ def test_the_next_row_from_every_place(mlm_tokenizer, rows, size, files, monkeyp
         resumed.advance(torch.tensor(rows[count - 1][1]))
         resumed.load_state_dict(json.loads(json.dumps(resumed.state_dict())))
         assert first(40, resumed) == rows[count : count + 40]
+
+
+def test_rows_begin_as_documents_do_and_lose_no_token(mlm_tokenizer):
+    tokens = naive_stream(mlm_tokenizer, DOCUMENTS)
+    begin = mlm_tokenizer.cls_token_id
+    packed = stream(mlm_tokenizer, shuffle_buffer_size=0, begin_rows=True)
+    rows = [ids for ids, _ in first(len(tokens) // 4, packed)]
+    assert all(row[0] == begin and len(row) == 8 for row in rows)
+    # What stands at the start of a row alone is no part of the texts, which come again and again.
+    text = [token for row in rows for token in row if token != begin]
+    passes = [token for token in tokens if token != begin] * 3
+    assert text == passes[: len(text)] and len(text) > len(tokens)
+
+
+def test_a_stream_of_an_earlier_version_goes_on_if_its_rows_began_with_nothing(mlm_tokenizer):
+    state = stream(mlm_tokenizer).state_dict()
+    del state["settings"]["beginning of each row"]
+    stream(mlm_tokenizer).load_state_dict(state)
+    message = r"beginning of each row is \[\d\] but .* was read with \[\].*--ignore_data_skip"
+    with pytest.raises(ValueError, match=message):
+        stream(mlm_tokenizer, begin_rows=True).load_state_dict(state)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
