@@ -1062,8 +1062,8 @@ BENCHMARKS = {
     ),
     "candidates_roformer": Record(
         "Which candidates give the gradient of the exact softmax for a small encoder?",
-        "With at most half of its 8,000 tokens, draws by the model's mean prediction. Uniform "
-        "draws come as near only when they are nearly all tokens. Nothing was trained.",
+        "With at most half of the vocabulary, draws by the model's mean prediction. Uniform "
+        "draws come as near only when they are nearly the whole of it. Nothing was trained.",
         predicted_draws_are_nearest_with_half_of_the_vocabulary,
     ),
     "candidates_smollm2": Record(

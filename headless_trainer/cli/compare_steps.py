@@ -7,9 +7,10 @@
     headless-trainer compare-steps --model_type bert --vocab_size 120000 --bf16
     headless-trainer compare-steps adapt_decoder --max_seq_length 512
 
-Takes about a minute, and the flags and presets of `headless-trainer pretrain`, of which those that
-change no step have no effect. It prints seconds a step, tokens a second, peak memory and the head's
-share of a step, and gives advice. No model is saved.
+Takes the flags and presets of `headless-trainer pretrain`, of which those that change no step have
+no effect. It prints seconds a step, tokens a second, peak memory and the head's share of a step,
+and gives advice. No model is saved. It takes about a minute, and longer with a large model on a
+CPU, since each objective makes at least three steps.
 """
 
 import json
