@@ -210,6 +210,12 @@ PRETRAINING = (
     ),
     Refusal(
         "accelerator_config",
+        "with dispatch_batches the processes would wait forever for a batch that the first one "
+        f"cannot read: {LEAVE}, and each reads its own",
+        lambda args: args.accelerator_config.dispatch_batches,
+    ),
+    Refusal(
+        "accelerator_config",
         "without use_seedable_sampler a resume would read other rows: set it to true",
         lambda args: not args.accelerator_config.use_seedable_sampler,
     ),

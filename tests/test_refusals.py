@@ -140,6 +140,7 @@ REFUSED = {
         {"eval_steps": 2, "eval_strategy": "steps", "save_steps": 4, "load_best_model_at_end": True},
         {"dataloader_in_order": False},
         {"accelerator_config": AcceleratorConfig(use_seedable_sampler=False)},
+        {"accelerator_config": AcceleratorConfig(dispatch_batches=True)},
         {"accelerator_config": AcceleratorConfig(split_batches=True)}, {"bf16_full_eval": True},
         {"save_on_each_node": True},
         {"save_strategy": "best", "metric_for_best_model": "loss"},

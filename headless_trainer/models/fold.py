@@ -80,12 +80,28 @@ def layer_norm_to_fold(model: PreTrainedModel) -> nn.LayerNorm:
     return norm
 
 
+def is_folded(model: PreTrainedModel) -> bool:
+    """Return whether `fold_bias` has changed the last LayerNorm of a trunk or a language model.
+
+    The configuration alone does not tell: a new model that is made with it has no fold.
+    """
+    record = getattr(model.config, FOLD, None)
+    if record is None:
+        return False
+    if is_deepspeed_zero3_enabled():  # weights are not whole before the first forward
+        return True
+    norm: Any = model.base_model.get_submodule(record["layer_norm"])
+    # A LayerNorm starts with zeros, and the fold leaves ones, which training hardly changes.
+    return bool(norm.bias.any())
+
+
 @torch.no_grad()
 def unfold(trunk: PreTrainedModel) -> PreTrainedModel:
     """Restore, in place, the LayerNorm that the trunk of a folded decoder was pretrained with, to
     continue training.
 
-    Its outputs then match the embedding again. Other trunks are not changed.
+    Its outputs then match the embedding again. Other trunks are not changed, except that a new one
+    loses the record of a fold that its weights do not have.
     """
     record = getattr(trunk.config, FOLD, None)
     if record is None:
@@ -96,6 +112,9 @@ def unfold(trunk: PreTrainedModel) -> PreTrainedModel:
             "be undone under DeepSpeed's stage 3: start from its headless checkpoint, or use "
             "another stage."
         )
+    if not is_folded(trunk):
+        delattr(trunk.config, FOLD)
+        return trunk
     norm: Any = trunk.get_submodule(record["layer_norm"])
     gain = _from_text(record["gain"])
     shift = _from_text(record["shift"])

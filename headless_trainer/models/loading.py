@@ -29,7 +29,7 @@ from .fold import FOLD
 from .lm_head import warn_of_dropped_head
 from .new_tokens import add_rows
 from .projection import check_head_is_known
-from .trunk import check_vocabulary, input_embedding
+from .trunk import check_vocabulary, infer_task, input_embedding
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +77,8 @@ def load_config(args: ModelArguments) -> PreTrainedConfig:
     except Exception as error:
         # Classes check their values in different ways, or not at all.
         raise ValueError(_why_not_built(args, config, error)) from error
+    if "tie_word_embeddings" not in overrides and _is_untied_by_run(args, config):
+        config.tie_word_embeddings = type(config)().tie_word_embeddings
     if args.tie_word_embeddings is not None:
         config.tie_word_embeddings = args.tie_word_embeddings
     return config
@@ -101,6 +103,23 @@ def _named_config(args: ModelArguments) -> tuple[PreTrainedConfig, dict[str, Any
         nearest = _nearest(args.model_type, CONFIG_MAPPING)
         raise ValueError(f"model_type {args.model_type!r} is unknown. {nearest}")
     return AutoConfig.for_model(args.model_type), {}
+
+
+def _is_untied_by_run(args: ModelArguments, config: PreTrainedConfig) -> bool:
+    """Return whether the head of a new model would be untied because that of a headless run is.
+
+    Headless training and `attach_lm_head` write into the configuration of each decoder that its
+    head is untied, and not how its language model was tied before.
+    """
+    source = args.config_name
+    if not source or getattr(config, "tie_word_embeddings", True):
+        return False
+    if getattr(config, FOLD, None):
+        return True
+    if saved_class_with_head(config):
+        return False
+    counts = sources.find_file(source, TOKEN_COUNTS_NAME, **hub_arguments(args))
+    return counts is not None and infer_task(config) == "clm"
 
 
 def _check_overrides(overrides: Iterable[str], config: PreTrainedConfig) -> None:
@@ -289,7 +308,9 @@ def _new_model(
     objective: Objective,
     task: str,
 ) -> PreTrainedModel:
-    config.__dict__.pop(MARK, None)  # left by the run that wrote the configuration
+    # Left by the run that wrote the configuration, of whose weights they say something.
+    config.__dict__.pop(MARK, None)
+    config.__dict__.pop(FOLD, None)
     config.vocab_size = id_count(tokenizer)
     # The configuration may be that of a model with another tokenizer.
     for role in ("pad", "bos", "eos", "cls", "sep", "mask"):
@@ -299,9 +320,13 @@ def _new_model(
     model_class: Any = LM_CLASSES[task]
     if objective.trains_trunk:
         model_class = AutoModel
-    return model_class.from_config(
+    model = model_class.from_config(
         config, trust_remote_code=args.trust_remote_code, **_options(args)
     )
+    # Otherwise it would look like the model beside the configuration, and go on from its counts.
+    model.name_or_path = ""
+    model.config.name_or_path = ""
+    return model
 
 
 def _continued_trunk(args: ModelArguments, config: PreTrainedConfig) -> PreTrainedModel:

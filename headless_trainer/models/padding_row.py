@@ -3,7 +3,7 @@ id, marks padding.
 """
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .trunk import gathered, input_embedding
@@ -21,6 +21,11 @@ def may_be_token(padding_id: int | None, tokenizer) -> bool:
         return padding_id is not None
     roles = ("bos", "eos", "sep", "cls", "unk", "mask")
     return padding_id in [getattr(tokenizer, f"{role}_token_id", None) for role in roles]
+
+
+def was_read(weight: Tensor) -> bool:
+    """Return whether a weight was read from a checkpoint, which transformers marks on it."""
+    return getattr(weight, "_is_hf_initialized", False)
 
 
 def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
@@ -41,9 +46,7 @@ def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
         # Several modules may share the weight.
         if isinstance(module, nn.Embedding) and module.weight is weight:
             module.padding_idx = None
-    # Set by transformers on what it reads from a checkpoint.
-    read = getattr(weight, "_is_hf_initialized", False)
-    if read or not may_be_token(row, tokenizer):
+    if was_read(weight) or not may_be_token(row, tokenizer):
         return
     with torch.no_grad(), gathered(weight):
         if weight[row].any():

@@ -15,7 +15,7 @@ from torch.nn.functional import embedding
 from transformers import PreTrainedModel
 
 from ..files.manifest import TRAINED_NAME
-from .fold import FOLD, fold_head_bias, layer_norm_to_fold
+from .fold import FOLD, fold_head_bias, is_folded, layer_norm_to_fold
 from .lm_head import freeze_scaled_layer
 from .projection import computed_by, find_head
 from .trunk import input_embedding
@@ -56,14 +56,17 @@ class VocabularyHead:
         biases.
 
         BERT's kin have the bias of an untied head twice, of which transformers saves or resizes
-        one.
+        one. No forward reads the other, which is not trained: DDP would wait for its gradient.
         """
         bias = self.projection.bias
         if bias is not None and not getattr(self.model.config, "tie_word_embeddings", False):
             for module in self.model.modules():
                 if getattr(module, "decoder", None) is self.projection and hasattr(module, "bias"):
-                    module.bias = nn.Parameter(bias.detach().clone(), bias.requires_grad)
+                    module.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
         freeze_scaled_layer(self.model)
+        if not is_folded(self.model):
+            # A new model that was made with the configuration of a folded one has its record.
+            self.model.config.__dict__.pop(FOLD, None)
         self.model.base_model.register_forward_hook(self._select)
 
     @classmethod
@@ -82,7 +85,7 @@ class VocabularyHead:
             ValueError: if the head holds them already, has a trained bias, or has none and the
                 trunk does not end in a LayerNorm that could hold it.
         """
-        if getattr(self.model.config, FOLD, None):
+        if is_folded(self.model):
             raise ValueError(
                 "head_bias is 'prior' but the model's head already holds log q: leave it out."
             )

@@ -7,6 +7,7 @@ before it reads its texts, which may take hours, and hands the `CheckedModel` to
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..arguments import HeadlessTrainingArguments
@@ -99,3 +100,12 @@ def check_model(
     assert args.task is not None
     make_targets = TargetMaker(args.task, inner, tokenizer, args)
     return CheckedModel(settings, model, tokenizer, make_targets)
+
+
+def check_counts(token_counts: Tensor, size: int) -> None:
+    """Refuse counts of tokens that are not one for each of the ``size`` rows of the embedding."""
+    if len(token_counts) != size:
+        raise ValueError(
+            f"token_counts has {len(token_counts)} entries but the embedding has {size} rows: pass "
+            "the counts of this vocabulary."
+        )

@@ -72,6 +72,15 @@ class HeldOutBatches(IterableDatasetShard):
             for index in range(len(self.dataset)):
                 yield self.dataset[index]
 
+    def check_restarts(self) -> None:
+        """Refuse a stream that has been read to its end once it has no rows for another pass."""
+        if self.is_stream and next(self.rows(), None) is None:
+            raise ValueError(
+                "eval_dataset has no length and gave no rows in pass 2, as if it can be read only "
+                "once, but the fixed pool of an evaluation and its scores are two passes: pass a "
+                "dataset that restarts at each iteration."
+            )
+
     def __iter__(self) -> Iterator[dict]:
         return self._batches_of_stream() if self.is_stream else self._batches_by_index()
 

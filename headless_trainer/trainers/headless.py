@@ -24,6 +24,7 @@ from ..models.lm_head import attach_lm_head, warn_of_dropped_head
 from ..models.trunk import find_trunk
 from ..objective.negatives import NegativePool
 from ..objective.prior import candidate_log_prior, drawn_share_of, log_prior
+from .checks import check_counts
 from .evaluation import pool_scores, vocabulary_scores
 from .pretraining import PretrainingTrainer
 from .step import Step
@@ -74,11 +75,7 @@ class HeadlessTrainer(PretrainingTrainer):
     def __init__(self, *args: Any, token_counts: Tensor | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if token_counts is not None:
-            if len(token_counts) != self.head.size:
-                raise ValueError(
-                    f"token_counts has {len(token_counts)} entries but the embedding has "
-                    f"{self.head.size} rows: pass the counts of this vocabulary."
-                )
+            check_counts(token_counts, self.head.size)
             # Raises ValueError for shares, before training.
             log_prior(token_counts)
             self.token_counts = self.carried_by_first(

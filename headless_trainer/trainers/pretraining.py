@@ -7,6 +7,7 @@ saving.py and resume.py.
 Letters used in shapes: K predicted positions, V vocabulary size.
 """
 
+import copy
 import logging
 import math
 import os
@@ -70,7 +71,7 @@ from ..refusals import (
 )
 from ..signals.workers import with_following_workers
 from . import resume, saving
-from .checks import CheckedModel, check_model, check_settings
+from .checks import CheckedModel, CheckedSettings, check_model, check_settings
 from .data_loading import HeldOutBatches, Passes, own_loader
 from .evaluation import Evaluation, fixed_pool, generators_set_aside
 from .finite import FiniteCheck, check_precision
@@ -132,6 +133,7 @@ class PretrainingTrainer(Trainer):
     Hub cannot stop training.
 
     Args:
+        args: the settings, which the trainer copies: what it sets for its model is in its own.
         hub_arguments: ``revision``, ``token`` and the like of the repository that the model came
             from, to read the token counts beside it.
         checked: what a command has checked already; by default, everything is checked here.
@@ -192,13 +194,16 @@ class PretrainingTrainer(Trainer):
                 f'HeadlessTrainingArguments(objective="{self.objective}"), or use the trainer of '
                 "that objective."
             )
+        settings: CheckedSettings | None = None
+        if checked is not None and checked.settings.args is args:
+            settings = checked.settings
+        # What a trainer sets for its model must not reach another trainer with these arguments.
+        args = copy.copy(args)
         # The process may change its working directory.
         args.output_dir = os.path.abspath(args.output_dir)
         self.task = args.task or infer_task(without_adapter(model))
         args.task = self.task
-        if checked is not None and checked.settings.args is args:
-            settings = checked.settings
-        else:
+        if settings is None:
             has_named_sets = isinstance(kwargs.get("eval_dataset"), dict)
             settings = check_settings(args, type(self), has_named_sets=has_named_sets)
         check_optimizer(args, kwargs)
@@ -371,6 +376,9 @@ class PretrainingTrainer(Trainer):
             return self.stream.loader(args.train_batch_size, self.data_collator)
         if isinstance(dataset, IterableDataset) and not hasattr(dataset, "__len__"):
             dataset = Passes(dataset)
+        # By default the first process would read an IterableDataset for all, and the others would
+        # wait forever for a batch that it cannot read, or cannot join with theirs.
+        self.accelerator.dataloader_config.dispatch_batches = False
         named["is_training"] = True
         loader = super()._get_dataloader(dataset, *positional, **named)
         # Batches stay on the host until their targets are drawn.
@@ -614,6 +622,9 @@ class PretrainingTrainer(Trainer):
             output = super().evaluation_loop(
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
+        held_out = dataloader.dataset
+        if self.evaluation.pool is not None and isinstance(held_out, HeldOutBatches):
+            held_out.check_restarts()
         figures, rows = self.evaluation.figures()
         self.evaluation = None
         metrics = output.metrics or {}

@@ -4,6 +4,7 @@ The checks change nothing: a command makes them before training too. `restore` d
 counts and totals, which the trainer holds.
 """
 
+import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,6 +21,7 @@ from ..checkpoints.token_counts import load_token_counts
 from ..files.manifest import read_facts
 from ..models.checkpoint_weights import check_weights
 from ..models.forward_state import forward_state, restore_forward_state
+from ..models.padding_row import was_read
 from ..models.trunk import without_adapter
 from ..objective.prior import CANDIDATES
 from ..objectives import Objective
@@ -32,6 +34,8 @@ from .same_run import (
     warn_of_other_library,
 )
 from .training_rows import check_rows
+
+logger = logging.getLogger(__name__)
 
 # Facts of a checkpoint.
 RESTARTED = "restarted_data"
@@ -131,7 +135,8 @@ def counts_beside(
 ) -> tuple[Tensor, dict[str, float]]:
     """Read the counts and totals beside the weights of a model, in a folder or on the Hub.
 
-    Tokens added to the embedding since then count as unseen. Headless pretraining that continues a
+    A new trunk has none, also if its configuration is that of a checkpoint with counts. Tokens
+    added to the embedding since then count as unseen. Headless pretraining that continues a
     model of another objective, which had other negatives, starts without counts.
 
     Returns:
@@ -141,8 +146,18 @@ def counts_beside(
     counts = torch.zeros(rows, dtype=torch.long)
     source = getattr(model, "name_or_path", None) or ""
     revision = getattr(model.config, "_commit_hash", None)
+    if not source:
+        return counts, {}
     with suppress(FileNotFoundError):
         saved, totals = load_token_counts(source, **{**hub_arguments, "revision": revision})
+        # The head of `attach_lm_head`, which another objective trains, is on a copy of the trunk.
+        if objective.trains_trunk and not any(map(was_read, model.parameters())):
+            logger.warning(
+                "The weights of the model were not read by from_pretrained, so the run does not go "
+                "on from the token counts in %r: pass token_counts if they belong to the model.",
+                source,
+            )
+            return counts, {}
         was_headless = bool(totals.get(CANDIDATES[0]))  # which only headless training has
         if was_headless or not objective.trains_trunk:
             counts[: len(saved)] = saved[:rows]

@@ -8,6 +8,7 @@ from ..models.vocabulary_head import VocabularyHead
 from ..objective.losses import vocabulary_cross_entropy
 from ..objective.negatives import NegativePool
 from ..objective.prior import candidate_log_prior
+from .checks import check_counts
 from .evaluation import vocabulary_scores
 from .pools import PoolsOfStep
 from .pretraining import PretrainingTrainer
@@ -27,7 +28,8 @@ class VanillaTrainer(PretrainingTrainer):
             also for the head bias.
 
     Raises:
-        ValueError: if the model has no vocabulary projection, or the head bias lacks its counts.
+        ValueError: if the model has no vocabulary projection, or the head bias lacks its counts
+            or has those of another vocabulary.
 
     Example:
         ```python
@@ -69,6 +71,7 @@ class VanillaTrainer(PretrainingTrainer):
                     "head_bias is 'prior' but token_counts is None: pass counts of the training "
                     "tokens."
                 )
+            check_counts(token_counts, self.head.size)
             self.head.start_bias(candidate_log_prior(token_counts, drawn_share))
 
     def compute_loss(

@@ -9,7 +9,7 @@ import torch
 from builders import attached_head
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
 from headless_trainer.checkpoints.token_counts import save_token_counts
 from headless_trainer.models import fold
 from headless_trainer.models.candidate_head import CandidateHead, candidate_matrix, untie
@@ -429,6 +429,22 @@ def test_a_trainer_trains_the_trunk_as_it_was(counts, tmp_path):
         torch.testing.assert_close(trainer.model.state_dict(), trunk.state_dict(), rtol=0, atol=0)
         trainer.model.save_pretrained(tmp_path / "again")
         assert "headless_fold" not in (tmp_path / "again" / "config.json").read_text()
+
+
+@pytest.mark.parametrize("objective", ["headless", "vanilla"])
+def test_a_new_model_with_the_configuration_of_a_folded_decoder_has_no_fold(
+    counts, tmp_path, objective
+):
+    attach_lm_head(make_trunk("gpt2"), counts).save_pretrained(tmp_path / "lm")
+    config = AutoConfig.from_pretrained(tmp_path / "lm")
+    settings = {"objective": objective, "head_bias": "prior" if objective == "vanilla" else "none"}
+    model = AutoModelForCausalLM.from_config(config)
+    norm = copy.deepcopy(model.transformer.ln_f.state_dict())
+    args = HeadlessTrainingArguments(str(tmp_path / "run"), use_cpu=True, **settings)
+    kind = HeadlessTrainer if objective == "headless" else VanillaTrainer
+    trainer = kind(model, args, token_counts=counts)
+    torch.testing.assert_close(model.transformer.ln_f.state_dict(), norm, rtol=0, atol=0)
+    assert not hasattr(trainer.model.config, "headless_fold")
 
 
 @torch.no_grad()

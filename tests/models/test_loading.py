@@ -53,6 +53,54 @@ def tiny_config(model_type: str, **changes):
 
 
 @pytest.fixture
+def headless_run(tmp_path, clm_tokenizer):
+    """The folder of a headless run of GPT-2, and that of the language model made of it."""
+    model = tiny_model("clm", len(clm_tokenizer))
+    settings = {"max_steps": 1, "save_strategy": "no"}
+    run = make_trainer(tmp_path / "run", model, token_rows(clm_tokenizer), settings)
+    run.train()
+    run.save_model()
+    run.language_model().save_pretrained(tmp_path / "lm")
+    return tmp_path / "run", tmp_path / "lm"
+
+
+@pytest.mark.parametrize("objective", ["headless", "vanilla"])
+def test_a_new_model_takes_nothing_but_its_architecture_from_a_headless_run(
+    objective, headless_run, clm_tokenizer
+):
+    for folder in headless_run:
+        config = AutoConfig.from_pretrained(folder)
+        model = loaded(clm_tokenizer, objective, config_name=str(folder))
+        assert model.config.n_embd == config.n_embd == 16
+        assert model.name_or_path == model.config.name_or_path == ""
+        assert not hasattr(model.config, "headless_fold")
+        # What GPT-2 has by default, and not what the head of the run needs.
+        assert model.config.tie_word_embeddings and not config.tie_word_embeddings
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"tie_word_embeddings": False}, {"config_overrides": "tie_word_embeddings=false"}],
+)
+def test_a_new_model_from_a_headless_run_is_untied_if_that_is_wanted(
+    settings, headless_run, clm_tokenizer
+):
+    for folder in headless_run:
+        model = loaded(clm_tokenizer, "vanilla", config_name=str(folder), **settings)
+        assert not model.config.tie_word_embeddings
+
+
+def test_a_new_model_from_a_run_of_an_untied_language_model_is_untied(tmp_path, clm_tokenizer):
+    model = tiny_model("clm", len(clm_tokenizer), "vanilla", tie_word_embeddings=False)
+    settings = {"objective": "vanilla", "max_steps": 1, "save_strategy": "no"}
+    run = make_trainer(tmp_path, model, token_rows(clm_tokenizer), settings)
+    run.train()
+    run.save_model()
+    again = loaded(clm_tokenizer, "vanilla", config_name=str(tmp_path))
+    assert not again.config.tie_word_embeddings
+
+
+@pytest.fixture
 def checkpoint(tmp_path, clm_tokenizer):
     """A folder with a GPT-NeoX language model in bfloat16 and its tokenizer, 10 rows more than
     tokens.

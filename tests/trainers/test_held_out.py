@@ -89,6 +89,30 @@ def test_each_row_is_dealt_to_one_process(kind, workers):
         assert seen == [list(range(count))[start : start + size] for start in range(0, count, size)]
 
 
+class Once(Stream):
+    """Rows that can be read once."""
+
+    def __init__(self, rows):
+        self.rows = iter(rows)
+
+
+@pytest.mark.parametrize("pool_size", [30, 10_000])
+def test_a_dataset_that_can_be_read_once_is_not_scored_on_what_the_pool_leaves(tmp_path, pool_size):
+    """The pool takes a few of its rows, or all of them."""
+    run = trainer(tmp_path, eval_pool_size=pool_size)
+    with pytest.raises(ValueError, match="eval_dataset has no length .*pass 2.*read only once"):
+        run.evaluate(Once(rows(40)))
+    vanilla = trainer(
+        tmp_path,
+        tiny_model("clm", layers=1, positions=16, objective="vanilla"),
+        objective="vanilla",
+        eval_pool_size=pool_size,
+    )
+    # Nothing reads it before.
+    want = vanilla.evaluate(rows(40))["eval_predicted_tokens"]
+    assert vanilla.evaluate(Once(rows(40)))["eval_predicted_tokens"] == want
+
+
 FIGURES = (
     "eval_loss",
     "eval_cross_entropy",

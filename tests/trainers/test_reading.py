@@ -1,9 +1,12 @@
 """Runs whose rows can no longer be read leave a checkpoint and say how to go on."""
 
+import itertools
 import json
 import os
 import signal
+from pathlib import Path
 
+import processes
 import pytest
 import torch
 from builders import assert_same_weights, make_trainer, tiny_model
@@ -111,6 +114,39 @@ def test_an_error_in_the_code_of_a_dataset_is_raised_itself(tmp_path):
         trainer(tmp_path, Rows(error)).train()
     assert end.value is error and "checkpoint-9" in "".join(error.__notes__)
     assert names(tmp_path) == ["checkpoint-9"]
+
+
+def _process_with_a_bad_row(rank: int, folder: str, error: Exception | None) -> None:
+    """Read rows of which the dataset, or the collator of one process, cannot read the 21st."""
+    rows = Rows(error)
+    if error is None:
+        rows = Endless()
+    with pytest.raises((OSError, ValueError), match="checkpoint-4'.*--resume_from") as end:
+        trainer(folder, rows, ddp_timeout=60).train()
+    Path(folder, f"message-{rank}").write_text(str(end.value))
+
+
+class Endless(IterableDataset):
+    """Rows of two lengths, of which one has no token."""
+
+    def __iter__(self):
+        for start in itertools.count():
+            length = 5 + start % 3
+            if start == 20:
+                length = 0
+            yield {"input_ids": torch.arange(start, start + length)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [OSError("the disk is gone"), None])
+def test_every_process_ends_if_one_cannot_read_a_row_of_a_dataset_without_a_length(tmp_path, error):
+    processes.run(_process_with_a_bad_row, 2, str(tmp_path), error)
+    messages = [(tmp_path / f"message-{rank}").read_text() for rank in range(2)]
+    if error is not None:
+        assert all("the disk is gone" in message for message in messages)
+    else:
+        assert "Another process cannot read its rows" in messages[1]
+    assert names(tmp_path) == ["checkpoint-4"]
 
 
 def test_before_the_first_step_nothing_is_saved(tmp_path):

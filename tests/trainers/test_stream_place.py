@@ -180,6 +180,58 @@ def test_a_dataset_without_a_length_has_whole_steps(tmp_path, count, negatives):
     assert again == want
 
 
+def rows_of_several_lengths() -> Unsized:
+    rows = rows_of_nine(11)
+    return Unsized([{"input_ids": row["input_ids"][: 9 - i % 4]} for i, row in enumerate(rows)])
+
+
+def _process_without_a_length(rank: int, folder: str, resume: str | None) -> None:
+    settings = {
+        "max_steps": 6, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2,
+        "learning_rate": 1e-2, "save_steps": 4, "max_grad_norm": 0.0, "ddp_timeout": 60,
+    }  # fmt: skip
+    model = tiny_model("clm", layers=1, positions=16)
+    run = make_trainer(folder, model, rows_of_several_lengths(), settings)
+    trained = []
+    draw = run._draw
+
+    def keep_and_draw(batches: list[dict]):
+        for batch in batches:
+            # The padding id is no token here.
+            trained.extend(row[row > 0].tolist() for row in batch["input_ids"])
+        return draw(batches)
+
+    run._draw = keep_and_draw
+    run.train(resume_from_checkpoint=resume)
+    found = {"rows": trained, "logs": logs_of(run), "weights": run.model.state_dict()}
+    torch.save(found, os.path.join(folder, f"found-{rank}.pt"))
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_dataset_without_a_length_and_resume_exactly(tmp_path):
+    """Each takes every other batch, also of rows of different lengths."""
+
+    def run(name, resume=None):
+        folder = tmp_path / name
+        folder.mkdir()
+        processes.run(_process_without_a_length, 2, str(folder), resume)
+        return [torch.load(folder / f"found-{rank}.pt") for rank in range(2)]
+
+    whole = run("whole")
+    rows = [
+        row["input_ids"].tolist() for row in itertools.islice(Passes(rows_of_several_lengths()), 48)
+    ]
+    batches = [rows[start : start + 2] for start in range(0, 48, 2)]
+    for rank, found in enumerate(whole):
+        assert found["rows"] == sum(batches[rank::2], [])
+    resumed = run("resumed", str(tmp_path / "whole" / "checkpoint-4"))
+    for want, got in zip(whole, resumed, strict=True):
+        assert got["rows"] == want["rows"][16:]
+        assert got["logs"] == want["logs"]
+        for name, weight in want["weights"].items():
+            assert torch.equal(got["weights"][name], weight)
+
+
 def test_a_dataset_without_a_length_has_no_epochs(tmp_path):
     model, settings = (
         tiny_model("clm", layers=1, positions=16),

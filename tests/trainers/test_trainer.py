@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import partial
 from types import SimpleNamespace
 
 import builders
@@ -10,7 +11,9 @@ import pytest
 import torch
 from builders import (
     SMALL,
+    VOCAB,
     Gradients,
+    Tokenizer,
     assert_resumes,
     make_trainer,
     tiny_model,
@@ -18,8 +21,10 @@ from builders import (
     token_rows,
     trainer_for,
 )
+from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import (
+    AutoConfig,
     AutoModel,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -34,6 +39,7 @@ from headless_trainer import (
     VanillaTrainer,
 )
 from headless_trainer.checkpoints.token_counts import load_token_counts
+from headless_trainer.models.candidate_head import untie
 from headless_trainer.objective.prior import log_prior
 from headless_trainer.trainers.step import CARRIED
 
@@ -262,6 +268,22 @@ def test_counts_go_on_from_a_headless_model_and_not_from_a_vanilla_one(
     assert mixed.token_counts.any() and mixed.window.candidates == 0
 
 
+def test_a_new_model_with_the_configuration_of_a_headless_run_has_none_of_its_counts(
+    tmp_path, clm_tokenizer, monkeypatch, caplog
+):
+    run = trainer_for(tmp_path / "run", "clm", clm_tokenizer)
+    run.train()
+    run.save_model()
+    model = AutoModel.from_config(AutoConfig.from_pretrained(tmp_path / "run"))
+    again = make_trainer(tmp_path / "again", model, token_rows(clm_tokenizer), {})
+    assert not again.token_counts.any() and again.window.candidates == 0
+    assert "pass token_counts" in caplog.text
+    # Neither those of the folder that the process is in.
+    monkeypatch.chdir(tmp_path / "run")
+    other = make_trainer(tmp_path / "other", tiny_model("clm"), token_rows(clm_tokenizer), {})
+    assert not other.token_counts.any()
+
+
 def test_best_checkpoint_is_kept_and_found(tmp_path, clm_tokenizer):
     settings = {
         "save_strategy": "steps",
@@ -335,6 +357,59 @@ def test_head_bias_starts_at_the_prior_and_is_trained(tmp_path, clm_tokenizer, d
         run.head.check_takes_prior()
 
 
+def untied_trunk():
+    return untie(tiny_model("clm"))
+
+
+@pytest.mark.parametrize(
+    "objective, make_model, make_second",
+    [
+        # A task, numbers of drawn tokens, and a setting of the launch.
+        ("headless", partial(tiny_model, "mlm"), partial(tiny_model, "clm")),
+        (
+            "sampled_softmax",
+            partial(tiny_model, "clm", VOCAB, "sampled_softmax"),
+            partial(tiny_model, "clm", 20_000, "sampled_softmax"),
+        ),
+        ("headless", untied_trunk, partial(tiny_model, "clm")),
+    ],
+)
+def test_a_trainer_leaves_no_trace_in_arguments_for_another(
+    tmp_path, objective, make_model, make_second
+):
+    rows = Dataset.from_list([{"input_ids": [5, 6, 7, 8]}] * 16)
+    given = {"train_dataset": rows, "processing_class": Tokenizer(20_000)}
+    kind = {"headless": HeadlessTrainer, "sampled_softmax": SampledSoftmaxTrainer}[objective]
+
+    def arguments() -> HeadlessTrainingArguments:
+        settings = builders.QUIET | {"objective": objective, "max_steps": 2}
+        return HeadlessTrainingArguments(str(tmp_path), **settings)
+
+    shared = arguments()
+    first = kind(make_model(), shared, **given | {"processing_class": Tokenizer()})
+    names = ("task", "sampled_negatives", "exact_every", "ddp_find_unused_parameters")
+    of_second = kind(make_second(), shared, **given).args
+    want = kind(make_second(), arguments(), **given).args
+    for name in names:
+        assert getattr(of_second, name) == getattr(want, name), name
+    assert any(getattr(first.args, name) != getattr(want, name) for name in names)
+
+
+@pytest.mark.parametrize("objective", ["vanilla", "sampled_softmax"])
+def test_every_trained_weight_of_an_untied_encoder_gets_a_gradient(tmp_path, objective):
+    """DDP waits for those that get none, with gradient checkpointing for instance."""
+    model = tiny_model("mlm", objective=objective, tie_word_embeddings=False)
+    gradients = Gradients()
+    settings = {"objective": objective, "max_steps": 1, "save_strategy": "no"}
+    given = {"processing_class": Tokenizer(), "callbacks": [gradients]}
+    rows = Dataset.from_list([{"input_ids": [5, 6, 7, 8]}] * 16)
+    run = make_trainer(tmp_path, model, rows, settings, **given)
+    run.train()
+    trained = {name for name, weight in run.model.named_parameters() if weight.requires_grad}
+    assert gradients.kept.keys() == trained
+    assert "cls.predictions.decoder.bias" in trained
+
+
 @pytest.mark.parametrize("head_bias", ["none", "prior"])
 def test_what_is_saved_generates_with_a_cache(tmp_path, clm_tokenizer, head_bias):
     """Training turns the cache off; a language model that was saved so would generate many times
@@ -357,6 +432,7 @@ def test_what_is_saved_generates_with_a_cache(tmp_path, clm_tokenizer, head_bias
     (HeadlessTrainer, "headless", {}, {"token_counts": torch.arange(49)}, "token_counts has 49 .* 300 rows"),
     (HeadlessTrainer, "headless", {}, {"token_counts": torch.ones(300) / 300}, "pass .* int64 counts"),
     (VanillaTrainer, "vanilla", PRIOR, {"token_counts": torch.ones(300) / 300}, "pass .* int64 counts"),
+    (VanillaTrainer, "vanilla", PRIOR, {"token_counts": torch.arange(49)}, "token_counts has 49 .* 300 rows"),
     (VanillaTrainer, "vanilla", PRIOR, {}, "head_bias is 'prior' but token_counts is None"),
     (VanillaTrainer, "vanilla", PRIOR, {"optimizers": (torch.optim.SGD([torch.ones(1)]), None)}, "made without"),
     (VanillaTrainer, "llama", PRIOR, {"token_counts": torch.ones(50).long()}, "does not end in a LayerNorm"),
