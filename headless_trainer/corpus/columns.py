@@ -59,7 +59,10 @@ class TextColumn:
 
 
 def is_text(column_type: pa.DataType) -> bool:
-    """Return whether values of a type are strings."""
+    """Return whether values of a type are strings, also where each is the number of one."""
+    if pa.types.is_dictionary(column_type):
+        # As pandas and Polars write a column of categories.
+        return is_text(column_type.value_type)
     return (
         pa.types.is_string(column_type)
         or pa.types.is_large_string(column_type)

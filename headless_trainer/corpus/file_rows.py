@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import TypeVar
@@ -116,6 +117,13 @@ def separator_hint(columns: Sequence[str]) -> str | None:
     return None
 
 
+def _check_names_differ(names: Sequence[str]) -> None:
+    """Refuse a table with several columns of one name, of which none could be read by its name."""
+    for name, number in Counter(names).items():
+        if number > 1:
+            raise ValueError(f"it has {number} columns named {name!r}: rename one")
+
+
 def _checked_columns(columns: list[str] | None, known: Iterable[str]) -> list[str]:
     """Return the requested columns, or all."""
     known = list(known)
@@ -138,8 +146,11 @@ def _groups(records: Iterator[Record], size: int | None) -> Iterator[list[Record
 
 def _parquet_file(path: str | os.PathLike, file: io.BufferedReader) -> parquet.ParquetFile:
     if file.seekable():
-        return parquet.ParquetFile(path)  # which Arrow reads faster than through Python
-    return parquet.ParquetFile(pa.BufferReader(file.read()))
+        source = parquet.ParquetFile(path)  # which Arrow reads faster than through Python
+    else:
+        source = parquet.ParquetFile(pa.BufferReader(file.read()))
+    _check_names_differ(source.schema_arrow.names)
+    return source
 
 
 def _parquet_tables(
@@ -164,6 +175,7 @@ def _arrow_tables(
     else:
         reader = pa.ipc.open_stream(file)
         batches = iter(reader)
+    _check_names_differ(reader.schema.names)
     names = _checked_columns(columns, reader.schema.names)
     if rows is None:
         table = pa.Table.from_batches(batches, reader.schema).select(names)
@@ -184,9 +196,7 @@ def _cell_tables(
 ) -> Iterator[pa.Table]:
     """Yield tables of text cells; the first record is the header."""
     header = next(records, [])
-    for name in header:
-        if header.count(name) > 1:
-            raise ValueError(f"its header has {header.count(name)} columns named {name!r}")
+    _check_names_differ(header)
     for group in _groups(records, rows):
         cells = {}
         for name in _checked_columns(columns, header):

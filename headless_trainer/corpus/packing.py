@@ -72,9 +72,9 @@ def row_settings(
 ) -> RowSettings:
     """Return how documents become rows, for a stream and for rows that are tokenized at once.
 
-    Rows of decoders begin as texts do: a model whose texts all began with ``<bos>`` may predict
-    badly without it. Gemma 3 270M has four to eight times the perplexity (see the record
-    benchmarks/results/row_beginnings).
+    Rows of decoders begin as texts do: a model that always read ``<bos>`` first predicts badly
+    without it. In rows of 128 tokens Gemma 3 270M has about four times the perplexity on English
+    Wikipedia (docs/findings/do_rows_need_a_beginning.md).
     """
     return {
         "max_seq_length": data_args.max_seq_length,

@@ -56,8 +56,10 @@ class PackedStream(torch.utils.data.IterableDataset):
     Args:
         texts: documents from `load_texts`, or any stream with the column "text", whose texts a
             resume does not compare.
-        max_seq_length, line_by_line, share_rows, begin_rows: as in `tokenize_and_pack`; documents
-            share a row if they are encoded together.
+        max_seq_length, line_by_line, share_rows: as in `tokenize_and_pack`; documents share a row
+            if they are encoded together.
+        begin_rows: begin each row with what the tokenizer puts before a text, such as ``<bos>``,
+            as the commands do for decoders; line by line, rows have that anyway.
         shuffle_buffer_size: documents shuffled together, at most 64 MB; 0 or 1 keeps the order of
             the files.
         seed: of the shuffling.

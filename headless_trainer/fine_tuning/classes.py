@@ -121,6 +121,9 @@ def _refuse_a_single_label(
 ) -> None:
     """Refuse rows that all have the same label, and say what may have cut the others off."""
     labels = rows["label"][:]
+    if task.problem is MULTI_LABEL:
+        # Rows may list the same labels in any order.
+        labels = [sorted(row_labels) for row_labels in labels]
     if any(label != labels[0] for label in labels):
         return
     remedy = "give rows of at least two"

@@ -125,10 +125,14 @@ def _scored_data(run: dict, evaluation_set: str) -> ScoredData:
             config=config,
             split=split or "+".join(TASKS[task].evaluation_splits),
         )
-    hub_name = run["settings"].get("dataset_name")
-    if hub_name:
-        config = run["settings"].get("dataset_config_name") or hub_name
-        return ScoredData(hub_name, hub_name, config, split or "validation")
+    dataset = run["settings"].get("dataset_name")
+    if dataset:
+        name = _dataset_title(dataset)
+        data_type = "local"
+        if card_facts.on_hub(dataset):
+            data_type = dataset
+        config = run["settings"].get("dataset_config_name") or name
+        return ScoredData(name, data_type, config, split or "validation")
     file_name = Path(run["settings"]["validation_file"]).name
     config = run["settings"].get("dataset_config_name") or file_name
     return ScoredData(file_name, "local", config, None)
@@ -158,7 +162,6 @@ def write_classifier_card(
     """
     task = run.task
     settings = result["settings"] | {"seed": run.seed}
-    hub_name = _hub_dataset(task, settings)
     task_name = _task_name(task, settings)
     title = f"{card_facts.model_name(run.model.source)} fine-tuned on {task_name}"
     shown_settings = [
@@ -204,17 +207,25 @@ def write_classifier_card(
         model_args=ModelArguments(
             model_name_or_path=run.model.source, tokenizer_name=settings["tokenizer_name"]
         ),
-        dataset=hub_name,
+        dataset=_dataset(task, settings),
         results=glue_results([result]),
         facts=facts,
         model_name=title,
     )
 
 
-def _hub_dataset(task: Task, settings: dict) -> str | None:
+def _dataset(task: Task, settings: dict) -> str | None:
+    """Return the Hub name or the folder of a task's dataset; None for files."""
     if task.benchmark == OWN_TASK:
         return settings["dataset_name"]
     return HUB_DATASETS[task.benchmark]
+
+
+def _dataset_title(dataset: str) -> str:
+    """Return the Hub name of a dataset, or the name of a local folder without its path."""
+    if card_facts.on_hub(dataset):
+        return dataset
+    return card_facts.model_name(dataset)
 
 
 def _task_name(task: Task, settings: dict) -> str:
@@ -224,14 +235,16 @@ def _task_name(task: Task, settings: dict) -> str:
         return TASK_NAMES[task.name]
     if task.name != OWN_TASK:
         return task.name
-    return settings["dataset_name"] or Path(settings["train_file"] or "").name
+    if settings["dataset_name"]:
+        return _dataset_title(settings["dataset_name"])
+    return Path(settings["train_file"] or "").name
 
 
 def _texts(task: Task, settings: dict) -> str:
     """Say where the texts of a task are from, in Markdown."""
-    hub_name = _hub_dataset(task, settings)
-    if hub_name:
-        texts = card_facts.linked(hub_name, "datasets/")
+    dataset = _dataset(task, settings)
+    if dataset:
+        texts = card_facts.linked(dataset, "datasets/")
     else:
         texts = f"the local file `{Path(settings['train_file'] or '').name}`"
     config = settings["dataset_config_name"]

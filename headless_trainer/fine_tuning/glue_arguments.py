@@ -9,7 +9,7 @@ from transformers.hf_argparser import HfArg
 
 from ..arguments import LoadingArguments, checked
 from ..processes.launch import shards
-from ..refusals import CLASSIFICATION, FOLLOW_SCORES, Refusal, outside, refuse
+from ..refusals import CLASSIFICATION, FOLLOW_SCORES, LEAVE, OF_TWO, Refusal, outside, refuse
 from ..settings import AT_LEAST_ONE
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the
@@ -131,6 +131,17 @@ OF_SOME = (
         "train_split validation_split test_split",
         "files have none: leave it out",
         lambda args: args.train_file,
+    ),
+    Refusal(
+        "test_split",
+        f"test_file names the rows to predict: {OF_TWO}",
+        lambda args: args.dataset_name and args.test_file,
+    ),
+    Refusal(
+        "test_split dataset_config_name data_dir train_split validation_split problem_type loss "
+        "max_train_samples max_eval_samples early_stopping_patience",
+        f"a fine-tuned model predicts test_file, and nothing is trained: {LEAVE}",
+        lambda args: args.is_prediction_only,
     ),
 )
 

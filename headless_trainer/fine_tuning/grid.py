@@ -127,8 +127,9 @@ def prepare_grid(arguments: GlueArguments, training: GlueTrainingArguments) -> G
         alone_until_exit(run.path.parent, f".{run.path.stem}.lock")
     data = {}
     with first_process_first(training):
-        # Files may have changed since the grid ended.
-        if pending or arguments.train_file or arguments.data_dir:
+        # Files and datasets may have changed since the grid ended. Classes of a user's own task are
+        # those of its rows, and its kept model predicts by the numbers of the classes.
+        if pending or arguments.is_own_task or arguments.data_dir:
             data = {task: load_rows(task, arguments) for task in tasks}
     hashes = {
         task.name: rows_hash(task, train, *sets.values()) for task, (train, sets) in data.items()

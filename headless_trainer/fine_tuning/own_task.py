@@ -7,7 +7,7 @@ from itertools import chain
 
 import pyarrow as pa
 
-from ..corpus.columns import may_hold_text
+from ..corpus.columns import is_text, may_hold_text
 from .classes import check_class_names, warn_of_missing_labels
 from .glue_arguments import GlueArguments
 from .problems import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
@@ -16,7 +16,6 @@ from .task_rows import (
     SEPARATOR,
     class_name,
     column_of,
-    is_text,
     label_names_in,
     label_values,
     numbers_in,

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from xxhash import xxh3_128
 
 from ..corpus import saved_datasets
+from ..corpus.columns import is_text
 from ..corpus.file_rows import read_rows, separator_hint
 from ..corpus.files import SEPARATORS, cache_of, extension
 from ..corpus.packing import first_rows
@@ -148,10 +149,6 @@ def column_of(
     return table[name]
 
 
-def is_text(column_type: pa.DataType) -> bool:
-    return pa.types.is_string(column_type) or pa.types.is_large_string(column_type)
-
-
 # Rows -----------------------------------------------------------------------------------------
 
 
@@ -256,15 +253,15 @@ def to_texts(task: Task, table: pa.Table, where: str) -> list[list[list[str]]]:
 def _text_column(table: pa.Table, name: str, where: str) -> list[str]:
     """Return the texts of a column; refuse one that holds anything else."""
     column = column_of(table, name, where, "--text_columns")
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(pa.string())
+    if not is_text(column.type):
+        raise ValueError(f"the column {name!r} of {where} must hold text, got {column.type}.")
+    column = column.cast(pa.string())
     if column.null_count:
         row = pc.index(pc.is_null(column), True).as_py()
         raise ValueError(
-            f"row {row} of the column {name!r} of {where} must hold text, got {column.type}."
+            f"row {row} of the column {name!r} of {where} must hold text, got null: leave the row "
+            "out, or write an empty text."
         )
-    if not is_text(column.type):
-        raise ValueError(f"the column {name!r} of {where} must hold text, got {column.type}.")
     return column.to_pylist()
 
 

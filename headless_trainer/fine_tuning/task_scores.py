@@ -6,7 +6,7 @@ Letters used in shapes: N rows, C classes, outputs of the model.
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -88,7 +88,8 @@ def find_metric(metric: str, problem: Problem, classes: int) -> Metric:
     outputs shuffled.
 
     Raises:
-        ValueError: the metric cannot be loaded, does not fit the task, or has no direction.
+        ValueError: the metric cannot be loaded, does not fit the task, has no direction, or is
+            better for wrong outputs than for correct ones.
     """
     candidate = Metric(name_of(metric), _load_module(metric))
     # An error of numbers would also have a value for the numbers of classes, which means nothing.
@@ -102,19 +103,38 @@ def find_metric(metric: str, problem: Problem, classes: int) -> Metric:
             f"metric is {metric!r}, a score for numbers, but the labels are classes: choose "
             "another."
         )
+    if problem is MULTI_LABEL and named_score.known_name(metric) in named_score.OF_ONE_LABEL:
+        raise ValueError(
+            f"metric is {metric!r}, which scikit-learn sums only over the labels that a row has, "
+            "so that a model that predicts every label would be the best: choose another for "
+            "several labels."
+        )
     draw = np.random.default_rng(0)
     labels, right_outputs = _perfect_predictions(problem, classes, draw)
     fault = candidate.fault(problem, labels, right_outputs)
     if fault is None:
         right_value = candidate.value(problem, labels, right_outputs)
         wrong_value = candidate.value(problem, labels, draw.permutation(right_outputs))
-        if right_value != wrong_value:
-            lower_is_better = right_value < wrong_value
-            return Metric(candidate.name, candidate.module, lower_is_better)
-        fault = f"it is {right_value:g} for correct and for wrong predictions"
+        measured = replace(candidate, lower_is_better=right_value < wrong_value)
+        if right_value == wrong_value:
+            fault = f"it is {right_value:g} for correct and for wrong predictions"
+        elif _contradicts_its_name(metric, measured):
+            # As scikit-learn's positive_likelihood_ratio, which is 1 without false positives.
+            fault = f"it is {right_value:g} for correct and {wrong_value:g} for wrong predictions"
+        else:
+            return measured
     raise ValueError(
-        f"metric is {metric!r}, not one for a {problem.name} task of {classes} classes ({fault})."
+        f"metric is {metric!r}, not one for a {problem.name} task of {classes} classes ({fault}): "
+        "choose another."
     )
+
+
+def _contradicts_its_name(metric: str, measured: Metric) -> bool:
+    """Return whether a score of scikit-learn is worse for correct than for shuffled outputs."""
+    known_name = named_score.known_name(metric)
+    if known_name is None:
+        return False
+    return measured.lower_is_better != named_score.is_error(known_name)
 
 
 def _load_module(metric: str) -> evaluate.EvaluationModule:

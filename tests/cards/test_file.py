@@ -212,6 +212,20 @@ def test_results_name_the_task_the_set_and_the_metric_of_every_benchmark():
     assert splits[0] == "validation_matched+validation_mismatched" and splits[-1] is None
 
 
+def test_results_on_a_folder_of_data_name_it_without_its_path(tmp_path):
+    folder = tmp_path / "my reviews"
+    folder.mkdir()
+    for source, said in (
+        (str(folder), ("local", "my reviews", "my reviews", "validation")),
+        ("me/reviews", ("me/reviews", "me/reviews", "me/reviews", "validation")),
+    ):
+        (result,) = glue_results(
+            [glue_run("user", 0, 0.8, "user", settings={"dataset_name": source})]
+        )
+        found = (result.dataset_type, result.dataset_config, result.dataset_name)
+        assert (*found, result.dataset_split) == said
+
+
 def test_a_part_of_a_set_is_no_result_and_a_part_of_the_training_is_named():
     assert glue_results([glue_run("cola", 0, 0.3, settings={"max_eval_samples": 10})]) == []
     cut = glue_results(

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import datasets
 import numpy
 import pytest
 import torch
@@ -449,6 +450,39 @@ def test_another_setting_in_the_same_folder_is_named(tmp_path, data, encoders, d
     write_tasks(data, [f"another sentence {i}" for i in range(40)])
     with pytest.raises(SystemExit, match="run_checkpoint-5/cola/seed_0 with rows "):
         run(encoders[0], tmp_path / "out", *flags)
+
+
+def save_dataset(folder: Path, lines: list[str], classes: tuple[str, str]) -> None:
+    parts = {}
+    for part, start in (("train", 0), ("validation", 16)):
+        labels = [classes[index % 2] for index in range(12)]
+        rows = {"text": lines[start : start + 12], "label": labels}
+        parts[part] = datasets.Dataset.from_dict(rows)
+    datasets.DatasetDict(parts).save_to_disk(folder)
+
+
+def test_a_finished_grid_on_a_dataset_names_rows_that_have_changed(
+    tmp_path, encoders, text_lines, caplog
+):
+    """Its kept model learned other classes than those that predictions would now be called."""
+    folder = tmp_path / "reviews"
+    save_dataset(folder, text_lines, ("alpha", "beta"))
+    write_jsonl(tmp_path / "new.jsonl", [{"text": line} for line in text_lines[:4]])
+    flags = ["--dataset_name", folder, "--seeds", 0, "--num_train_epochs", 1]
+    predict = [*flags, "--do_predict", "--test_file", tmp_path / "new.jsonl"]
+    run(encoders[0], tmp_path / "out", *predict)
+    (card,) = (tmp_path / "out").glob("*/*/user/best/README.md")
+    text = card.read_text(encoding="utf-8")
+    assert "fine-tuned on reviews" in text and "Texts: `reviews`" in text
+    assert str(tmp_path) not in text
+    run(encoders[0], tmp_path / "out", *predict)  # of the same rows
+    shutil.rmtree(folder)
+    save_dataset(folder, text_lines, ("zebra", "alpha"))
+    written = (tmp_path / "out/predictions/run_checkpoint-5.jsonl").read_text()
+    assert "beta" in written
+    with pytest.raises(SystemExit, match="run_checkpoint-5/user/seed_0 with rows "):
+        run(encoders[0], tmp_path / "out", *predict)
+    assert (tmp_path / "out/predictions/run_checkpoint-5.jsonl").read_text() == written
 
 
 def test_a_changed_vocabulary_under_the_same_name_is_another_model(tmp_path, data, encoders):

@@ -2,15 +2,18 @@
 
 import gzip
 import os
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from row_files import write_rows
 
+from headless_trainer.arguments import DataArguments
 from headless_trainer.corpus.documents import LocalFile
 from headless_trainer.corpus.file_rows import read_rows, read_tables
 from headless_trainer.corpus.files import cache_of, expand, opened
+from headless_trainer.corpus.texts import find_texts
 
 ROWS = [
     {"id": "007", "label": "01", "text": "two\nlines, \"quoted\""},
@@ -148,11 +151,11 @@ def test_files_without_rows(tmp_path):
 DEEP = b"[" * 100_000
 FAULTS = {
     "a.csv": [
-        (b"text,n,text\na,1,b\n", "its header has 2 columns named 'text'"),
-        (b"w" * 5_000_000 + b",n,n\n", "its header has 2 columns named 'n'"),
+        (b"text,n,text\na,1,b\n", "it has 2 columns named 'text': rename one"),
+        (b"w" * 5_000_000 + b",n,n\n", "it has 2 columns named 'n'"),
         (
             b"w" * 5_000_000 + b",w" + b"w" * 4_999_999 + b"\n",
-            "its header has 2 columns named 'www",
+            "it has 2 columns named 'www",
         ),
         (b"text,n\na,1\n\nb\n", "line 4 ends a row of 1 cells, the header has 2"),
         (b'text,n\na,1\n"b,2\nc,3\n', "the row after line 2 has an unpaired quotation mark"),
@@ -199,6 +202,27 @@ def test_a_fault_is_said_in_one_line_with_argument_and_file(name, content, said,
         f"train_file {str(tmp_path / name)!r} cannot be read as {name.split('.')[1]}: "
     )
     assert said in message and "\n" not in message and len(message) < 700
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("packed", ["", ".gz"])
+def test_two_columns_of_one_name_are_refused(kind, packed, tmp_path):
+    """No reader of a column by its name would find either of them."""
+    table = pa.table([["a"], ["b"], [1]], names=["text", "text", "label"])
+    path = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        parquet.write_table(table, path)
+    else:
+        with pa.ipc.new_stream(path, table.schema) as writer:
+            writer.write_table(table)
+    if packed:
+        path = Path(f"{path}.gz")
+        path.write_bytes(gzip.compress((tmp_path / f"a.{kind}").read_bytes()))
+    said = f"^train_file .*a.{kind}.* cannot be read as {kind}: it has 2 columns named 'text'"
+    with pytest.raises(OSError, match=said):
+        read_rows(path, "train_file")
+    with pytest.raises(OSError, match=said):
+        find_texts(DataArguments(train_file=[str(path)]))
 
 
 def test_a_column_that_is_missing_is_refused(tmp_path):

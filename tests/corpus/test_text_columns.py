@@ -1,7 +1,9 @@
 """Which column holds the texts: one for all files and splits, or a refusal, streamed or not."""
 
 import datasets
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from row_files import write_jsonl
 
 from headless_trainer.arguments import DataArguments
@@ -66,6 +68,27 @@ def test_no_column_is_guessed(case, streaming, tmp_path):
 def test_a_column_of_numbers_is_no_doubt(tmp_path):
     rows = [{"id": 1, "length": 2.5, "vector": [0.5], "ok": True, "phrase": "a"}]
     assert find_texts(arguments(tmp_path, {"train_file": [rows]})).column.name == "phrase"
+
+
+def write_categories(path, **columns) -> str:
+    """Write columns of texts as categories, each text once and its number in every row."""
+    encoded = {name: pa.array(texts).dictionary_encode() for name, texts in columns.items()}
+    parquet.write_table(pa.table(encoded), path)
+    return str(path)
+
+
+@BOTH
+def test_a_column_of_categories_may_hold_the_texts(streaming, tmp_path, cache):
+    body = [f"text {number % 200}" for number in range(400)]
+    file = write_categories(tmp_path / "a.parquet", body=body, source=["web", "book"] * 200)
+    args = DataArguments(train_file=[file], streaming=streaming)
+    with pytest.raises(ValueError, match="2 columns hold text"):
+        find_texts(args)
+    args.text_column = "body"
+    assert documents(args, cache) == sorted(body)
+    alone = write_categories(tmp_path / "b.parquet", phrase=body)
+    args = DataArguments(train_file=[alone], streaming=streaming)
+    assert documents(args, cache) == sorted(body)
 
 
 def test_the_column_text_is_chosen_among_others(tmp_path):

@@ -151,6 +151,12 @@ def test_rows_that_all_have_one_label_are_refused(task, labels, shown):
         show_classes(task, several, {"validation": rows(*labels)})
 
 
+def test_rows_that_list_the_same_labels_in_another_order_have_one_label():
+    several = rows([0], [1, 2])
+    with pytest.raises(ValueError, match=r"all 3 rows .*\['art', 'sport'\]"):
+        show_classes(SEVERAL, rows([0, 2], [2, 0], [0, 2]), {"validation": several})
+
+
 def task_labels(task: Task) -> list:
     """Labels of three rows, of several classes."""
     return [[0], [1, 2], []] if task.problem is MULTI_LABEL else [0, 1, 2]

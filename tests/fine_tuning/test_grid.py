@@ -55,6 +55,47 @@ def test_a_kept_model_is_the_best_of_the_finished_seeds(tmp_path):
     _check_kept_models(runs, [])
 
 
+def predicting(tmp_path) -> GlueTrainingArguments:
+    return GlueTrainingArguments(
+        str(tmp_path / "out"), use_cpu=True, report_to="none", do_predict=True
+    )
+
+
+UNREAD_BY_A_PREDICTION = {
+    "test_split": "test",
+    "dataset_config_name": "small",
+    "data_dir": "data",
+    "train_split": "all",
+    "validation_split": "dev",
+    "problem_type": "regression",
+    "loss": "cross_entropy",
+    "max_train_samples": 5,
+    "max_eval_samples": 5,
+    "early_stopping_patience": 2,
+}
+
+
+@pytest.mark.parametrize("name", UNREAD_BY_A_PREDICTION)
+def test_what_a_prediction_would_not_read_is_refused(tmp_path, name):
+    value = UNREAD_BY_A_PREDICTION[name]
+    grid = GlueArguments(model_name_or_path=["m"], test_file="a.csv", **{name: value})
+    with pytest.raises(ValueError, match=f"^{name} is {value!r} but a fine-tuned model predicts"):
+        grid.check_grid(predicting(tmp_path))
+
+
+def test_what_a_prediction_reads_is_accepted(tmp_path):
+    read = {"text_columns": ["a"], "label_column": "b", "metric": "f1_macro", "task_label": "c"}
+    grid = GlueArguments(model_name_or_path=["m"], test_file="a.csv", max_seq_length=64, **read)
+    grid.check_grid(predicting(tmp_path))
+
+
+def test_rows_to_predict_are_named_once(tmp_path):
+    named = {"model_name_or_path": ["m"], "dataset_name": "me/mine", "test_file": "a.csv"}
+    GlueArguments(**named).check_grid(predicting(tmp_path))
+    with pytest.raises(ValueError, match="^test_split is 'test' but test_file names the rows"):
+        GlueArguments(**named, test_split="test").check_grid(predicting(tmp_path))
+
+
 def test_a_model_that_only_predicts_is_not_pushed(tmp_path):
     training = GlueTrainingArguments(
         str(tmp_path / "out"), use_cpu=True, report_to="none", do_predict=True, push_to_hub=True

@@ -54,6 +54,13 @@ def test_a_score_has_the_value_worked_out_by_hand(name, predictions, references,
     assert compute(name, predictions, references) == pytest.approx(wanted, abs=1e-12)
 
 
+def test_errors_are_lower_for_better_models():
+    errors = ["log_loss", "mean_squared_error", "max_error", "negative_likelihood_ratio"]
+    others = ["accuracy", "macro_f1", "positive_likelihood_ratio", "d2_log_loss_score", "spearmanr"]
+    found = {name: named_score.is_error(name) for name in errors + others}
+    assert found == dict.fromkeys(errors, True) | dict.fromkeys(others, False)
+
+
 def test_all_names_of_a_figure_mean_the_same():
     names = {"mse": "mean_squared_error", "neg_log_loss": "log_loss", "roc_auc_score": "roc_auc"}
     names |= {

@@ -109,6 +109,20 @@ def test_columns_that_are_not_there(tmp_path, rows, settings, message):
         own(tmp_path, rows, **settings)
 
 
+def test_a_column_of_categories_may_hold_the_texts(tmp_path):
+    sources = ["web", "book"]
+    texts = pa.array(["a", "b"]).dictionary_encode()
+    labels = ["x", "y"]
+    file = str(tmp_path / "t.parquet")
+    parquet.write_table(pa.table({"source": sources, "body": texts, "label": labels}), file)
+    with pytest.raises(
+        ValueError, match=r"2 columns of text .*\(source, body\): .* --text_columns"
+    ):
+        loaded(file)
+    _, rows, _ = loaded(file, text_columns=["body"])
+    assert rows["texts"] == [[["a"]], [["b"]]]
+
+
 def test_a_csv_file_with_semicolons_gets_a_hint(tmp_path):
     (tmp_path / "t.csv").write_text("text;label\na;0\nb;1\n")
     with pytest.raises(ValueError, match="'text;label': separate columns with commas"):

@@ -164,7 +164,8 @@ def test_rows_without_a_label_are_left_out(tmp_path, caplog, label):
 @pytest.mark.parametrize(("name", "rows", "message"), [
     ("cola", [{"text": "x", "label": 0}], r"has no column 'sentence', only: text \(string\), label"),
     ("cola", [{"sentence": "x"}], "has no column 'label'"),
-    ("cola", [*SENTENCE, {"sentence": None, "label": 1}], "row 2 of the column 'sentence' of .* must hold text"),
+    ("cola", [*SENTENCE, {"sentence": None, "label": 1}], "row 2 of the column 'sentence' of .* must hold text, got null: leave"),
+    ("cola", [{"sentence": None, "label": 1}, {"sentence": None, "label": 0}], "the column 'sentence' of .* must hold text, got null"),
     ("cola", [{"sentence": 5, "label": 1}], "the column 'sentence' of .* must hold text, got int64"),
     ("cola", [*SENTENCE, {"sentence": "x", "label": 2}], "row 2 of .* label 2, which must be of unacceptable, acc"),
     ("cb", [*NLI, {**NLI[0], "label": -2}], "row 3 of .* has label -2, which must be of entailment, contradiction"),
@@ -235,6 +236,32 @@ def test_a_hash_of_rows_is_that_of_their_values_and_of_the_names_of_classes():
         len({rows_hash(cola, rows), rows_hash(renamed, rows), rows_hash(cola, rows.select([1, 0]))})
         == 3
     )
+
+
+@pytest.mark.parametrize("text_type", [
+    pa.string(),
+    pa.large_string(),
+    pa.string_view(),
+    pa.dictionary(pa.int32(), pa.string()),
+    pa.dictionary(pa.int8(), pa.large_string()),
+])  # fmt: skip
+def test_every_type_of_text_is_read(text_type):
+    """Polars writes views of strings, and a column of categories as a dictionary."""
+    task = dataclasses.replace(TASKS["cola"], columns=("text",))
+    table = pa.table({"text": pa.array(["One.", "Two.", "One."]).cast(text_type)})
+    assert task_rows.to_texts(task, table, "here") == [[["One."]], [["Two."]], [["One."]]]
+    with_gap = pa.table({"text": pa.array(["One.", None]).cast(text_type)})
+    with pytest.raises(ValueError, match="row 1 of the column 'text' of here .* got null"):
+        task_rows.to_texts(task, with_gap, "here")
+
+
+def test_categories_that_are_no_texts_are_refused():
+    task = dataclasses.replace(TASKS["cola"], columns=("text",))
+    table = pa.table({"text": pa.array([5, 6]).dictionary_encode()})
+    with pytest.raises(
+        ValueError, match="the column 'text' of here must hold text, got dictionary"
+    ):
+        task_rows.to_texts(task, table, "here")
 
 
 def test_rows_without_any_text_are_warned_of_and_kept(caplog):

@@ -45,6 +45,9 @@ ALIASES = {
     "brier_score_loss": "brier_score",
     **{scorer: name for name, scorer in SCORERS.items()},
 }
+# Figures of classes that scikit-learn also computes of several labels, but only from the labels
+# that a row has, so that a model that predicts all of them would be the best.
+OF_ONE_LABEL = ("log_loss", "d2_log_loss_score")
 
 
 def known_name(name: str) -> str | None:
@@ -64,6 +67,15 @@ def _scorer(name: str) -> str | None:
         if candidate in scorers:
             return candidate
     return None
+
+
+def is_error(name: str) -> bool:
+    """Return whether a figure, by its name of `known_name`, is lower for better models.
+
+    scikit-learn negates errors, so that higher is always better.
+    """
+    scorer = _scorer(name) or ""
+    return scorer.startswith("neg_") or scorer == "max_error"
 
 
 class _Numbers(BaseEstimator):
@@ -128,7 +140,6 @@ class NamedScore(evaluate.Metric):
         if scorer_name is None:
             return {self.config_name: float(CORRELATIONS[self.config_name](model, no_rows, labels))}
         value = metrics.get_scorer(scorer_name)(model, no_rows, labels)
-        # scikit-learn negates errors, so that higher is always better.
-        if scorer_name.startswith("neg_") or scorer_name == "max_error":
+        if is_error(self.config_name):
             value = -value
         return {self.config_name: float(value)}
