@@ -118,7 +118,7 @@ ALLOWED = {
         "cards",
         "trainers",
     },
-    "scoring": {"presentation", "files", "models", "cards"},
+    "scoring": {"presentation", "settings", "files", "refusals", "corpus", "models", "cards"},
     "reporting": {"presentation", "measures", "files", "checkpoints"},
     "cli": {
         "presentation",

@@ -24,6 +24,7 @@ ERRORS = (
 MODULES_WITH_TABLES = (
     "headless_trainer.refusals",
     "headless_trainer.fine_tuning.glue_arguments",
+    "headless_trainer.scoring.zero_shot_arguments",
     "headless_trainer.timing.step_arguments",
 )
 # Messages whose words stand in the texts that they quote.

@@ -108,8 +108,9 @@ def _compare(names: list[str], folders_of_results: set[str], args) -> None:
         Path(name) if name in folders_of_results else Path(args.output_dir, folder_name(name))
         for name in names
     )
-    table = comparison_table(compare_scores(first, second), names)
-    left_out = asked_differently(first, second)
+    tasks = _named_tasks(first, second, args)
+    table = comparison_table(compare_scores(first, second, tasks), names)
+    left_out = asked_differently(first, second, tasks)
     if left_out:
         table += (
             f"\nNot compared, since documents or inputs differ: {', '.join(left_out)}. Score both "
@@ -118,6 +119,33 @@ def _compare(names: list[str], folders_of_results: set[str], args) -> None:
     if args.output_dir:
         write_whole(Path(args.output_dir, "comparison.md"), f"{table}\n".encode())
     print_result(f"\n{table}")
+
+
+def _named_tasks(first: Path, second: Path, args) -> set[str] | None:
+    """Return the tasks to compare that the user has named; None for all that both models have.
+
+    Raises ValueError for a name that is unknown, or of which the two have no results in common.
+    """
+    from ..scoring.harness_tasks import open_tasks, tasks_behind, with_those_of_the_paper
+    from ..scoring.score_comparison import common_tasks
+
+    if not args.tasks:
+        return None
+    common = common_tasks(first, second)
+    tasks = set()
+    for name in args.tasks:
+        behind = {name}
+        # A task in the results needs no definition here. The index of all takes seconds.
+        if name not in common:
+            members = with_those_of_the_paper([name])
+            behind = tasks_behind(open_tasks(members, args.include_path), members)
+        if not behind & common:
+            raise ValueError(
+                f"tasks names {name!r}, of which {str(first)!r} and {str(second)!r} have no "
+                "results in common: score both on it, or leave it out."
+            )
+        tasks |= behind
+    return tasks
 
 
 if __name__ == "__main__":

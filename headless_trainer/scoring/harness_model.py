@@ -9,6 +9,7 @@ from lm_eval.models.huggingface import HFLM
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from ..corpus.encoding import DocumentEncoder
 from ..files import sources
 from ..models.projection import check_head_is_known
 from ..models.trunk import check_vocabulary
@@ -71,16 +72,17 @@ def load_scored_model(name_or_path: str, args: ZeroShotArguments) -> "ScoredPosi
     batch_size: str | int = args.batch_size
     if batch_size == "auto" and model.device.type == "cpu":
         batch_size = CPU_BATCH_SIZE
-    # A token that closes texts would stand between a context and its answer.
-    closes_texts = tokenizer("a").input_ids[-1] in tokenizer.all_special_ids
+    opening_ids = None
+    if tokenizer("a").input_ids[-1] in tokenizer.all_special_ids:
+        opening_ids = DocumentEncoder(tokenizer).added_before
     scored_model = ScoredPositions(
+        opening_ids=opening_ids,
         pretrained=model,
         tokenizer=tokenizer,
         batch_size=batch_size,
         max_length=args.max_length,
         # Half precision would make long answers tie.
         softmax_dtype="float32",
-        add_bos_token=False if closes_texts else None,
     )
     if args.max_length is None and tokenizer.model_max_length < scored_model.max_length:
         logger.warning(
@@ -106,14 +108,69 @@ class ScoredPositions(HFLM):
 
     Requests are scored there: they are sorted by length, so the scored positions of a batch lie
     near its end.
+
+    Args:
+        opening_ids: what begins each text, for a tokenizer that also closes texts; None for other
+            tokenizers, with which the harness encodes texts itself. A token that closes a text
+            would stand between a context and its answer, and the harness can only leave out both.
     """
 
-    def __init__(self, **kwargs):
+    def __init__(self, opening_ids: list[int] | None = None, **kwargs):
         super().__init__(**kwargs)
+        self.opening_ids = opening_ids
         # Tokens of the longest continuation in the current batch; 0 to project all positions.
         self._longest = 0
         if "logits_to_keep" in inspect.signature(self.model.forward).parameters:
             self.model.register_forward_pre_hook(self._keep_scored, with_kwargs=True)
+
+    @property
+    def begins_texts(self) -> bool:
+        """Whether texts begin otherwise than the harness would encode them."""
+        return bool(self.opening_ids)
+
+    def tok_encode(
+        self,
+        string: str,
+        add_special_tokens: bool | None = None,
+        left_truncate_len: int | None = None,
+        **kwargs,
+    ) -> list[int]:
+        """Encode a text; unless ``add_special_tokens`` is False, it begins as in training."""
+        if self.opening_ids is None:
+            return super().tok_encode(string, add_special_tokens, left_truncate_len, **kwargs)
+        ids = self.tokenizer.encode(string, add_special_tokens=False)
+        has_opening = ids[: len(self.opening_ids)] == self.opening_ids
+        if add_special_tokens is not False and not has_opening:
+            ids = self.opening_ids + ids
+        if left_truncate_len:
+            ids = ids[-left_truncate_len:]
+        return ids
+
+    def tok_batch_encode(
+        self,
+        strings: list[str],
+        padding_side: str = "left",
+        left_truncate_len: int | None = None,
+        truncation: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Encode the contexts of texts to generate as `tok_encode` does, padded to one length."""
+        if self.opening_ids is None:
+            return super().tok_batch_encode(strings, padding_side, left_truncate_len, truncation)
+        rows = [self.tok_encode(string) for string in strings]
+        if truncation:
+            rows = [row[: self.tokenizer.model_max_length] for row in rows]
+        padded = self.tokenizer.pad(
+            {"input_ids": rows},
+            padding_side=padding_side,
+            return_attention_mask=True,
+            return_tensors="pt",
+        )
+        input_ids = padded["input_ids"]  # (N, T)
+        mask = padded["attention_mask"]
+        if left_truncate_len:
+            input_ids = input_ids[:, -left_truncate_len:]
+            mask = mask[:, -left_truncate_len:]
+        return input_ids, mask
 
     def _keep_scored(self, model, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         if not self._longest:

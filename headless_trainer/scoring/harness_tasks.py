@@ -38,6 +38,17 @@ QASPER = {
 BUILDERS = {".parquet": "parquet", ".csv": "csv"}
 
 
+def with_those_of_the_paper(names: Sequence[str]) -> list[str]:
+    """Return names of tasks, with those that the name 'paper' stands for in its place."""
+    all_names: list[str] = []
+    for name in names:
+        if name == "paper":
+            all_names += PAPER_TASKS
+        else:
+            all_names.append(name)
+    return all_names
+
+
 def open_tasks(names: Sequence[str], include_path: str | None = None) -> TaskManager:
     """Return an index of the harness's tasks and of those in ``include_path``, which come first."""
     manager = TaskManager(include_path=include_path)
@@ -83,7 +94,7 @@ def use_data_files(manager: TaskManager, items: Sequence[str]) -> None:
 
 def check_files_are_read(manager: TaskManager, items: Sequence[str], names: Sequence[str]) -> None:
     """Refuse a local file, ``task=file``, for a task that is not behind any of the names."""
-    scored = _tasks_behind(manager, names)
+    scored = tasks_behind(manager, names)
     for item in items:
         task, _, _file = item.partition("=")
         if task not in scored:
@@ -93,7 +104,7 @@ def check_files_are_read(manager: TaskManager, items: Sequence[str], names: Sequ
             )
 
 
-def _tasks_behind(manager: TaskManager, names: Sequence[str]) -> set[str]:
+def tasks_behind(manager: TaskManager, names: Sequence[str]) -> set[str]:
     """Return the tasks that names of tasks, tags and groups stand for."""
     tasks: set[str] = set()
     seen: set[str] = set()

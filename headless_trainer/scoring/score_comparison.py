@@ -1,7 +1,7 @@
 """Show zero-shot scores in tables, and compare two models document by document."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,10 @@ class ComparedScore:
     holm: float | None = None
 
 
-def compare_scores(first: Path, second: Path) -> list[ComparedScore]:
-    """Test the difference between two models on every common task and metric.
+def compare_scores(
+    first: Path, second: Path, tasks: Collection[str] | None = None
+) -> list[ComparedScore]:
+    """Test the difference between two models on common tasks and metrics: on all, or on ``tasks``.
 
     They are named by their folders of results. The test is paired by documents; a perplexity is
     tested through its mean log-likelihood. Tasks on which they were `asked_differently` are left
@@ -61,7 +63,9 @@ def compare_scores(first: Path, second: Path) -> list[ComparedScore]:
         raise ValueError(
             f"{str(first)!r} and {str(second)!r} have no task in common: score both on the same."
         )
-    left_out = _asked_differently(first_results, second_results)
+    if tasks is not None:
+        common = common[common["task"].isin(list(tasks))]
+    left_out = _asked_differently(first_results, second_results, tasks)
     common = common[~common["task"].isin(left_out)]
     if common.empty:
         raise ValueError(
@@ -83,18 +87,27 @@ def compare_scores(first: Path, second: Path) -> list[ComparedScore]:
     return compared
 
 
-def asked_differently(first: Path, second: Path) -> list[str]:
+def common_tasks(first: Path, second: Path) -> set[str]:
+    """Return the tasks of which both models, named by their folders of results, have scores."""
+    return set(read_results(first)["samples"]) & set(read_results(second)["samples"])
+
+
+def asked_differently(first: Path, second: Path, tasks: Collection[str] | None = None) -> list[str]:
     """Return the tasks of which two models had other documents, prompts, precision or length.
 
-    The models are named by their folders of results.
+    The models are named by their folders of results. All tasks are looked at, or only ``tasks``.
     """
-    return _asked_differently(read_results(first), read_results(second))
+    return _asked_differently(read_results(first), read_results(second), tasks)
 
 
-def _asked_differently(first_results: dict[str, Any], second_results: dict[str, Any]) -> list[str]:
-    tasks = set(first_results["samples"]) & set(second_results["samples"])
+def _asked_differently(
+    first_results: dict[str, Any], second_results: dict[str, Any], tasks: Collection[str] | None
+) -> list[str]:
+    common = set(first_results["samples"]) & set(second_results["samples"])
+    if tasks is not None:
+        common &= set(tasks)
     return sorted(
-        task for task in tasks if _inputs(first_results, task) != _inputs(second_results, task)
+        task for task in common if _inputs(first_results, task) != _inputs(second_results, task)
     )
 
 

@@ -34,12 +34,10 @@ def score_models(models: Sequence[str], args: ZeroShotArguments) -> list[str]:
     # wait for a lock forever.
     os.environ.setdefault("DISABLE_MULTIPROC", "1")
     configs = {model: harness_model.check_checkpoint(model) for model in models}
-    names: list[str] = []
-    for name in args.tasks:
-        names += harness_tasks.PAPER_TASKS if name == "paper" else [name]
+    names = harness_tasks.with_those_of_the_paper(args.scored_tasks)
     manager = harness_tasks.open_tasks(names, args.include_path)
     harness_tasks.use_data_files(manager, args.data_files or [])
-    if "paper" in args.tasks:
+    if "paper" in args.scored_tasks:
         harness_tasks.define(manager, "qasper_bool", harness_tasks.QASPER)
     harness_tasks.check_files_are_read(manager, args.data_files or [], names)
     tasks = {name: harness_tasks.load_named_tasks(manager, name) for name in names}
@@ -61,7 +59,8 @@ def _score_model(
     folder = Path(args.output_dir) / folder_name(model)
     scored_model = harness_model.load_scored_model(model, args)
     identity = identify(model, config, scored_model.tokenizer)
-    store = folder / f"requests_{_key_of_answers(identity, args)}.db"
+    key = _key_of_answers(identity, args, scored_model.begins_texts)
+    store = folder / f"requests_{key}.db"
     asked_model = CachingLM(scored_model, str(store))
     failures = []
     for name, loaded in tasks.items():
@@ -85,9 +84,12 @@ def _score_model(
     return failures
 
 
-def _key_of_answers(identity: ModelIdentity, args: ZeroShotArguments) -> str:
+def _key_of_answers(identity: ModelIdentity, args: ZeroShotArguments, begins_texts: bool) -> str:
     """Return the name under which answers are stored: what may alter an answer changes it."""
     packages = ("lm_eval", "transformers", "torch")
     versions = [importlib.metadata.version(package) for package in packages]
-    decisive = ("summed in float32", identity, versions, args.dtype, args.max_length)
+    decisive = ["summed in float32", identity, versions, args.dtype, args.max_length]
+    if begins_texts:
+        # Earlier versions asked without the token that begins texts.
+        decisive.append("begins texts")
     return hashlib.sha256(repr(decisive).encode()).hexdigest()[:16]

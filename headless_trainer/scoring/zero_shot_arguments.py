@@ -5,8 +5,14 @@ from typing import Literal
 
 from transformers.hf_argparser import HfArg
 
+from ..refusals import outside, refuse
+from ..settings import AT_LEAST_ONE, NOT_NEGATIVE
+
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the
 # annotations as types.
+
+DEFAULT_TASKS = ("lambada_openai",)
+VALUES = (*outside("num_fewshot", *NOT_NEGATIVE), *outside("max_length", *AT_LEAST_ONE))
 
 
 @dataclass
@@ -16,10 +22,11 @@ class ZeroShotArguments:
     model_name_or_path: list[str] | None = HfArg(
         default=None, help="Causal language models to score."
     )
-    tasks: list[str] = HfArg(
-        default_factory=lambda: ["lambada_openai"],
+    tasks: list[str] | None = HfArg(
+        default=None,
         help="Tasks, groups or tags of the harness, or 'paper'. That is its list and LAMBADA, with "
-        "its accuracy for QASPER.",
+        "its accuracy for QASPER. Default: lambada_openai, and for --compare all that both models "
+        "have results of.",
     )
     output_dir: str | None = HfArg(
         default=None, help="Folder of the results. Required unless --compare names two."
@@ -77,6 +84,12 @@ class ZeroShotArguments:
                 f"limit must be a number of documents, or a share above 0 and below 1, got "
                 f"{self.limit}."
             )
+        refuse(self, VALUES)
+
+    @property
+    def scored_tasks(self) -> list[str]:
+        """The names of the tasks that models are scored on."""
+        return self.tasks or list(DEFAULT_TASKS)
 
 
 def _is_limit(limit: float) -> bool:

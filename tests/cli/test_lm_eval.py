@@ -247,6 +247,40 @@ def test_a_task_with_different_documents_is_left_out_of_a_comparison(tmp_path, c
     assert "Not compared, since documents or inputs differ: tried." in printed
 
 
+def test_a_comparison_is_of_the_tasks_that_are_named(tmp_path, capsys):
+    """Others do not enter Holm's correction, and are not said to be left out."""
+    draw = np.random.default_rng(0)
+    folders = []
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        for task in ("one", "two", "lambada_openai"):
+            documents = list(draw.random(30))
+            write_scores(folder, {"acc": ("mean", True, documents)}, task=task)
+        write_scores(folder, ACCURACY, task="tried", hashes=[name, "1"])
+        folders.append(str(folder))
+    main(["--compare", *folders])
+    printed = capsys.readouterr().out
+    assert all(f"| {task} |" in printed for task in ("one", "two", "lambada_openai"))
+    assert "inputs differ: tried." in printed
+    main(["--compare", *folders, "--tasks", "one"])
+    printed = capsys.readouterr().out
+    assert "| one |" in printed
+    assert not any(f"| {task} |" in printed for task in ("two", "lambada_openai"))
+    assert "Not compared" not in printed
+    (score,) = score_comparison.compare_scores(tmp_path / "a", tmp_path / "b", {"one"})
+    assert score.holm == score.p
+    # A group of the harness stands for its tasks.
+    main(["--compare", *folders, "--tasks", "lambada"])
+    printed = capsys.readouterr().out
+    assert "| lambada_openai |" in printed and "| one |" not in printed
+    assert "'lambada_opnai' is unknown" in refused(
+        main, "--compare", *folders, "--tasks", "one", "lambada_opnai"
+    )
+    assert "tasks names 'arc_easy', of which" in refused(
+        main, "--compare", *folders, "--tasks", "one", "arc_easy"
+    )
+
+
 def test_failures_are_told_at_the_end_and_tried_again(inputs, tmp_path, monkeypatch):
     tasks = ["--tasks", "tiny_generation", "tiny_lambada", "--limit", "4"]
     typed = ["--model_name_or_path", str(inputs / "good"), *flags(inputs, tmp_path, *tasks)]

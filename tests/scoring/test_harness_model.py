@@ -73,6 +73,42 @@ def test_a_token_that_closes_texts_is_no_part_of_an_answer(tmp_path, mlm_tokeniz
     assert answer == mlm_tokenizer(" the river", add_special_tokens=False).input_ids
 
 
+def test_a_context_begins_as_texts_do_if_the_tokenizer_also_closes_them(tmp_path, mlm_tokenizer):
+    model = GPT2LMHeadModel(GPT2Config(**TINY | {"vocab_size": len(mlm_tokenizer)}))
+    lm = harness_model.load_scored_model(save(tmp_path, model, mlm_tokenizer), arguments())
+    begin = mlm_tokenizer.cls_token_id
+    close = mlm_tokenizer.sep_token_id
+    context = "the miller crossed"
+    bare = mlm_tokenizer(context, add_special_tokens=False).input_ids
+    assert mlm_tokenizer(context).input_ids == [begin, *bare, close]
+    ids, _ = lm._encode_pair(context, " the river")
+    assert ids == [begin, *bare]
+    # Once, where the text has it; and not within a text.
+    assert lm.tok_encode(f"{mlm_tokenizer.cls_token}{context}") == [begin, *bare]
+    assert lm.tok_encode(context, add_special_tokens=False) == bare
+    assert lm.tok_encode(context, left_truncate_len=2) == bare[-2:]
+    # Contexts of texts to generate are padded on the left.
+    rows, mask = lm.tok_batch_encode([context, "the"])
+    assert rows[0].tolist() == [begin, *bare]
+    assert rows[1][mask[1].bool()].tolist() == lm.tok_encode("the")
+    assert mask[1].tolist() == sorted(mask[1].tolist())
+    rows, _ = lm.tok_batch_encode([context], left_truncate_len=2)
+    assert rows.tolist() == [bare[-2:]]
+
+
+def test_the_harness_encodes_texts_that_the_tokenizer_does_not_close(inputs, clm_tokenizer):
+    lm = harness_model.load_scored_model(inputs.path, arguments())
+    plain = HFLM(pretrained=inputs.model, tokenizer=clm_tokenizer, batch_size=1)
+    assert not lm.begins_texts
+    for text in ("the miller crossed", "the"):
+        assert lm.tok_encode(text) == plain.tok_encode(text)
+    texts = ["the miller crossed", "the"]
+    for found, wanted in zip(
+        lm.tok_batch_encode(texts), plain.tok_batch_encode(texts), strict=True
+    ):
+        assert found.tolist() == wanted.tolist()
+
+
 def test_only_the_scored_positions_are_projected(inputs, clm_tokenizer):
     ours = harness_model.load_scored_model(inputs.path, arguments(batch_size="64"))
     sizes = []

@@ -14,7 +14,8 @@ pytest.importorskip("lm_eval")
 
 from lm_eval.models.huggingface import HFLM
 
-from headless_trainer.scoring import harness_tasks
+from headless_trainer.models.identity import ModelIdentity
+from headless_trainer.scoring import harness_tasks, zero_shot
 from headless_trainer.scoring.score_store import folder_name, read_results
 
 
@@ -138,6 +139,13 @@ def test_a_model_is_asked_nothing_twice(inputs, tmp_path, monkeypatch, clm_token
         scored(model, small)
         # So are new weights and any new file of the tokenizer, but no new card.
         assert len(asked) == times, name
+
+
+def test_answers_without_the_token_that_begins_texts_are_not_reused():
+    """Those of a tokenizer that begins and closes texts, which an earlier version asked for."""
+    identity = ModelIdentity("w", "t")
+    keys = {zero_shot._key_of_answers(identity, arguments(), begins) for begins in (False, True)}
+    assert len(keys) == 2
 
 
 def test_qasper_of_the_paper_is_scored_against_its_answers(
