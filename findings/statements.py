@@ -119,6 +119,33 @@ def everything_is_slower_without_avx512(objectives: Any) -> bool:
     return all(objectives[name]["median_seconds"] > first[name]["median_seconds"] for name in first)
 
 
+def gemma_learns_and_keeps(results: Any) -> bool:
+    """Whether Gemma 3 270M learns the new texts alike with both objectives, and keeps the old
+    ones.
+    """
+    before = results["before"]
+    sampled = one_having(results["runs"], objective="sampled_softmax")
+    exact = one_having(results["runs"], objective="vanilla")
+    for run in (sampled, exact):
+        learns = run["new"][0] < 0.4 * before["new"]
+        keeps = run["old"][0] < 1.03 * before["old"]
+        if not learns or not keeps:
+            return False
+    return abs(sampled["new"][0] / exact["new"][0] - 1) < 0.02
+
+
+def gemma_learns_less_with_half_of_the_steps(results: Any) -> bool:
+    """Whether the exact softmax with half of the steps learns less of the new texts than sampled
+    softmax with all of them, and keeps a little more of the old ones.
+    """
+    [half] = results["runs"]
+    runs = read_results("studies/results/real_models_gemma_begun")["runs"]
+    sampled = one_having(runs, objective="sampled_softmax")
+    learns_less = half["new"][0] > sampled["new"][0]
+    keeps_more = 0 < 1 - half["old"][0] / sampled["old"][0] < 0.05
+    return learns_less and keeps_more
+
+
 def sampled_run_of_gemma(rate: float) -> dict:
     """Return the run that continues Gemma 3 270M with sampled softmax at a rate."""
     return one_having(
