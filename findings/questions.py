@@ -272,8 +272,8 @@ CONTINUING = {
     ),
     "real_models_gemma_begun_half": Record(
         "How far does the exact softmax continue Gemma 3 270M with half of the steps?",
-        "Less far on the new French texts than sampled softmax with all of them, at the same rate, "
-        f"and it keeps a little more of the English ones. {ONE} Fifty steps were run.",
+        "It learns less French than sampled softmax with all of them, and keeps a little more "
+        f"English. {ONE} Fifty steps were run.",
         gemma_learns_less_with_half_of_the_steps,
     ),
     "real_models_gemma": Record(

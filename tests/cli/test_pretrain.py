@@ -14,6 +14,7 @@ import pytest
 import torch
 from builders import DECODER, ENCODER, QUICK, refused, save, text_of, tiny_model
 from safetensors.torch import load_file
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from headless_trainer import HeadlessTrainer, load_token_counts
@@ -60,6 +61,34 @@ def test_weights_are_saved_in_the_precision_that_they_were_loaded_in(
     for name, weight in trained.named_parameters():
         assert torch.equal(left.get_parameter(name), weight.to(torch.bfloat16))
     assert (load_token_counts(out)[0] > 0).any()
+
+
+@pytest.mark.parametrize("streaming", ["false", "true"])
+def test_all_rows_of_a_decoder_begin_as_texts_do(tmp_path, text_file, clm_tokenizer, streaming):
+    """Those of training, of evaluation and of earlier texts."""
+    begun = copy.deepcopy(clm_tokenizer)
+    begin = begun.convert_tokens_to_ids("e")
+    begun.backend_tokenizer.post_processor = TemplateProcessing(
+        single="e $A", special_tokens=[("e", begin)]
+    )
+    save(tmp_path / "base", tiny_model("clm", len(begun), "vanilla"), begun)
+    flags = [
+        *("--model_name_or_path", str(tmp_path / "base"), "--output_dir", str(tmp_path / "run")),
+        *("--train_file", str(text_file), "--eval_old_file", str(text_file)),
+        *("--max_seq_length", "16", "--max_steps", "2", "--use_cpu", "--streaming", streaming),
+        *("--objective", "sampled_softmax", "--eval_strategy", "steps"),
+    ]
+    trainer = make_trainer(
+        *parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], flags)
+    )
+    of_training = next(iter(trainer.get_train_dataloader()))["input_ids"]
+    of_evaluation = [
+        torch.tensor(row["input_ids"])
+        for rows in (trainer.eval_dataset, trainer.old_eval_dataset)
+        for row in rows
+    ]
+    for row in [*of_training, *of_evaluation]:
+        assert len(row) == 16 and row[0] == begin
 
 
 @pytest.mark.parametrize("task, flags", [("clm", DECODER), ("mlm", ENCODER)])

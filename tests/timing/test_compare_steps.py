@@ -105,7 +105,7 @@ def test_texts_are_not_read_with_the_stand_in_of_a_tokenizer(text_file):
     """It knows no word: every document would be one unknown token."""
     argv = [*NEW_DECODER, *SMALL_STEPS, "--train_file", str(text_file)]
     model_args, data_args, args = parse_args(ARGUMENT_CLASSES, argv)
-    rows, source = rows_of(stand_in_tokenizer(400), model_args, data_args, args)
+    rows, source = rows_of(stand_in_tokenizer(400), model_args, data_args, args, "clm")
     assert "since no tokenizer is named" in source
     assert distinct_tokens(rows, 2) > 10
 
@@ -274,7 +274,7 @@ def test_rows_are_read_from_texts(decoder, text_file):
     argv = ["--model_name_or_path", decoder, "--train_file", str(text_file), *SMALL_STEPS]
     model_args, data_args, args = parse_args(ARGUMENT_CLASSES, argv)
     tokenizer = find_tokenizer(model_args, None)
-    rows, source = rows_of(tokenizer, model_args, data_args, args)
+    rows, source = rows_of(tokenizer, model_args, data_args, args, "clm")
     assert len(rows) == 16  # eight steps of two rows
     assert "text" in source
     words = tokenizer.decode(rows[0])
@@ -289,7 +289,7 @@ def test_texts_that_fill_no_step_are_refused(decoder, tmp_path):
     model_args, data_args, args = parse_args(ARGUMENT_CLASSES, argv)
     tokenizer = find_tokenizer(model_args, None)
     with pytest.raises(ValueError, match="per_device_train_batch_size is 64"):
-        rows_of(tokenizer, model_args, data_args, args)
+        rows_of(tokenizer, model_args, data_args, args, "clm")
 
 
 def test_without_a_tokenizer_the_vocabulary_is_that_of_the_configuration(tmp_path):
