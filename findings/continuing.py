@@ -267,9 +267,9 @@ def rows_need_a_beginning() -> Card:
         answer="Yes with Gemma 3 270M, which predicts badly in rows that begin without `<bos>`",
         figure=f"before training English {figure(before['old'])} with `<bos>` and "
         f"{figure(before_without['old'])} without",
-        text="A packed row mostly begins within a text. Without `<bos>` the first steps repair "
-        "the model for such rows. Packed rows of decoders now begin with what the tokenizer puts "
-        "before a text.",
+        text="Most packed rows begin within a text, and `run_clm.py` leaves them so. The first "
+        "steps then repair the model for them. Here packed rows of decoders begin with what the "
+        "tokenizer puts before a text.",
         columns=GEMMA_COLUMNS,
         rows=[
             run_row("before training, without", before_without),
