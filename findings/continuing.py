@@ -226,8 +226,8 @@ def gemma_in_equal_time() -> Card:
         "old ones",
         text=f"In three measurements on two CPUs a sampled step takes {figure(shares[0], 0, 100)}, "
         f"{figure(shares[1], 0, 100)} and {percent(shares[2])} of the time of "
-        "[an exact one](cpu_gemma.md). The exact softmax made half of the steps, which is too few "
-        "by the last of them.",
+        "[an exact one](cpu_gemma.md). The exact softmax was given half of the steps, by the last "
+        "too few.",
         columns=("method, steps", *GEMMA_COLUMNS[1:]),
         rows=[
             run_row(f"sampled softmax, {sampled['steps']}", sampled),

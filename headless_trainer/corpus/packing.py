@@ -233,7 +233,8 @@ def full_rows(
     """Cut joined documents into full rows, each of which begins with ``opening_ids``.
 
     A row that begins with a document has them already, and one that begins within a document gets
-    them in front of its part.
+    them in front of its part. So does the rare one that begins within several ``opening_ids``: what
+    a row gets must not depend on the tokens before it, which a run that resumes does not have.
 
     Args:
         ids: int32 ``(tokens,)``.

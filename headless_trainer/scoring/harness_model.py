@@ -172,6 +172,19 @@ class ScoredPositions(HFLM):
             mask = mask[:, -left_truncate_len:]
         return input_ids, mask
 
+    def loglikelihood_rolling(self, requests, disable_tqdm: bool = False) -> list[float]:
+        """Score whole texts.
+
+        The harness puts a prefix in front of each, behind which an opening would be scored, too.
+        """
+        opening_ids = self.opening_ids
+        if opening_ids:
+            self.opening_ids = []
+        try:
+            return super().loglikelihood_rolling(requests, disable_tqdm)
+        finally:
+            self.opening_ids = opening_ids
+
     def _keep_scored(self, model, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         if not self._longest:
             return None

@@ -1,5 +1,6 @@
 """Checkpoints as the harness's models: which can score, and what projecting less changes."""
 
+import copy
 import json
 import math
 from pathlib import Path
@@ -94,6 +95,22 @@ def test_a_context_begins_as_texts_do_if_the_tokenizer_also_closes_them(tmp_path
     assert mask[1].tolist() == sorted(mask[1].tolist())
     rows, _ = lm.tok_batch_encode([context], left_truncate_len=2)
     assert rows.tolist() == [bare[-2:]]
+
+
+def test_whole_texts_are_scored_without_what_begins_them(tmp_path, mlm_tokenizer):
+    """The harness puts its own prefix there."""
+    mlm_tokenizer = copy.deepcopy(mlm_tokenizer)
+    mlm_tokenizer.bos_token = mlm_tokenizer.cls_token
+    model = GPT2LMHeadModel(GPT2Config(**TINY | {"vocab_size": len(mlm_tokenizer)})).eval()
+    path = save(tmp_path, model, mlm_tokenizer)
+    ours = harness_model.load_scored_model(path, arguments())
+    plain = HFLM(pretrained=model, tokenizer=mlm_tokenizer, batch_size=1, add_bos_token=False)
+    text = "the miller crossed the river."
+    requests = [SimpleNamespace(args=(text,))]
+    expected = plain.loglikelihood_rolling(requests)
+    assert ours.loglikelihood_rolling(requests) == pytest.approx(expected, rel=1e-5)
+    # Afterwards texts begin as before.
+    assert ours.tok_encode(text)[0] == mlm_tokenizer.cls_token_id
 
 
 def test_the_harness_encodes_texts_that_the_tokenizer_does_not_close(inputs, clm_tokenizer):
