@@ -124,8 +124,8 @@ def gemma_learns_and_keeps(results: Any) -> bool:
     ones.
     """
     before = results["before"]
-    sampled = one_having(results["runs"], objective="sampled_softmax")
-    exact = one_having(results["runs"], objective="vanilla")
+    sampled = one_having(results["runs"], objective="sampled_softmax", rate=3e-5)
+    exact = one_having(results["runs"], objective="vanilla", rate=3e-5)
     for run in (sampled, exact):
         learns = run["new"][0] < 0.4 * before["new"]
         keeps = run["old"][0] < 1.03 * before["old"]
@@ -140,7 +140,7 @@ def gemma_learns_less_with_half_of_the_steps(results: Any) -> bool:
     """
     [half] = results["runs"]
     runs = read_results("studies/results/real_models_gemma_begun")["runs"]
-    sampled = one_having(runs, objective="sampled_softmax")
+    sampled = one_having(runs, objective="sampled_softmax", rate=half["rate"])
     learns_less = half["new"][0] > sampled["new"][0]
     keeps_more = 0 < 1 - half["old"][0] / sampled["old"][0] < 0.05
     return learns_less and keeps_more
