@@ -166,9 +166,9 @@ def gemma() -> Card:
     exact = runs["exact softmax"]
     sampled = runs["sampled softmax"]
     learned = below(exact["new"], sampled["new"])
-    check(-0.01 < learned < 0.02, "both learn French alike")
+    check(-0.01 < learned < 0.01, "both learn French alike")
     kept = below(exact["old"], sampled["old"])
-    check(-0.01 < kept < 0.02, "both keep English alike")
+    check(0 < kept < 0.02, "sampled softmax keeps less than 2 % less English")
     high = gemma_runs(1e-4)
     exact_at_a_high_rate = high["exact softmax"]
     sampled_at_a_high_rate = high["sampled softmax"]
@@ -178,7 +178,7 @@ def gemma() -> Card:
         check(run["new"][0] > max(exact["new"][0], sampled["new"][0]), "and both learn less French")
     for run in (exact, sampled):
         forgotten = run["old"][0] / before["old"] - 1
-        check(-0.01 < forgotten < 0.03, "English stays where it was")
+        check(0 < forgotten < 0.02, "English stays where it was")
         check(run["new"][0] < 0.4 * before["new"], "French gains much")
     return Card(
         name="continue_gemma",
@@ -221,7 +221,7 @@ def gemma_in_equal_time() -> Card:
     shares.append(1 / of_random_weights["our vanilla"]["ratio"])
     check(0.45 < min(shares) < 0.5 < max(shares) < 0.6, "a sampled step takes about half the time")
     gain = below(sampled["new"], half["new"])
-    check(gain > 0.02, "sampled softmax learns more French in the same time")
+    check(gain > 0.05, "sampled softmax learns more French in the same time")
     lost = sampled["old"][0] / half["old"][0] - 1
     check(0.02 < lost < 0.05, "and keeps slightly less English")
     return Card(
@@ -381,7 +381,7 @@ def candidates() -> Card:
         }
         for name in ("roformer", "smollm2", "gemma")
     ]
-    encoder, _, gemma = models
+    *_, gemma = models
     uniform, predicted, default = (CANDIDATE_SETS[index][1] for index in (1, 4, 5))
     for model in models:
         check(
@@ -389,14 +389,13 @@ def candidates() -> Card:
             "draws by frequency and by mean prediction together have the smallest error",
         )
         check(
-            model[predicted]["distinct"] < 0.55 * model[uniform]["distinct"],
-            "draws by mean prediction are about half as many distinct tokens as uniform ones, or "
-            "fewer",
-        )
-        check(
             model[predicted]["error"] < 0.75 * model[uniform]["error"],
             "as many draws by mean prediction reduce the error by a quarter or more",
         )
+    shares = [model[predicted]["distinct"] / model[uniform]["distinct"] for model in models]
+    share_of_encoder, *shares_of_decoders = shares
+    check(share_of_encoder < 0.55, "draws by mean prediction are about half as many tokens")
+    check(max(shares_of_decoders) < 0.5, "and fewer with larger vocabularies")
     return Card(
         name="continue_candidates",
         question="Which candidates stand for the whole vocabulary?",

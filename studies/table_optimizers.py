@@ -151,12 +151,16 @@ class RowWiseAdamWithoutMomentumOfVanilla(RowWiseTables, VanillaTrainer):
     momentum = False
 
 
-class RowWiseAdagrad(RowWiseTables, HeadlessTrainer):
+class AdagradTables(RowWiseTables):
     """The squares of a row add up instead of decaying, without momentum."""
 
     momentum = False
     second_moments_decay = False
     rate_factor = ADAGRAD_RATE
+
+
+class RowWiseAdagrad(AdagradTables, HeadlessTrainer):
+    """One sum of squares for each row."""
 
 
 class RowWiseAdagradAtAFlatRate(RowWiseAdagrad):
@@ -165,10 +169,7 @@ class RowWiseAdagradAtAFlatRate(RowWiseAdagrad):
     flat_rate = True
 
 
-class RowWiseAdagradAtAFlatRateOfVanilla(RowWiseTables, VanillaTrainer):
+class RowWiseAdagradAtAFlatRateOfVanilla(AdagradTables, VanillaTrainer):
     """The same, for the exact softmax."""
 
-    momentum = False
-    second_moments_decay = False
-    rate_factor = ADAGRAD_RATE
     flat_rate = True

@@ -132,20 +132,20 @@ def _named_tasks(first: Path, second: Path, args) -> set[str] | None:
     if not args.tasks:
         return None
     common = common_tasks(first, second)
-    tasks = set()
-    for name in args.tasks:
-        behind = {name}
-        # A task in the results needs no definition here. The index of all takes seconds.
-        if name not in common:
-            members = with_those_of_the_paper([name])
-            behind = tasks_behind(open_tasks(members, args.include_path), members)
-        if not behind & common:
+    behind = {name: {name} for name in args.tasks}
+    others = [name for name in args.tasks if name not in common]
+    # A task in the results needs no definition here. The index of all takes seconds.
+    if others:
+        manager = open_tasks(with_those_of_the_paper(others), args.include_path)
+        for name in others:
+            behind[name] = tasks_behind(manager, with_those_of_the_paper([name]))
+    for name, tasks in behind.items():
+        if not tasks & common:
             raise ValueError(
                 f"tasks names {name!r}, of which {str(first)!r} and {str(second)!r} have no "
                 "results in common: score both on it, or leave it out."
             )
-        tasks |= behind
-    return tasks
+    return set().union(*behind.values())
 
 
 if __name__ == "__main__":

@@ -210,17 +210,15 @@ def _rows(
     # Rows run on across documents and batches: what fills no row begins the next batch's first.
     carried = np.empty(0, np.int32)
     tokens = 0
-    has_rows = False
     for ids, _ in batches:
         tokens += len(ids)
         ids = np.concatenate((carried, ids))
         cut, bounds = full_rows(ids, opening_ids, max_seq_length)
         carried = ids[bounds[-1] :]
         if len(cut):
-            has_rows = True
             yield cut.reshape(-1), np.arange(0, cut.size + 1, max_seq_length, dtype=np.int32)
     # What is carried after the last batch fills no row, and is left out.
-    if not has_rows:
+    if tokens < max_seq_length:
         raise ValueError(
             f"max_seq_length is {max_seq_length} but the texts have only {tokens} tokens, less "
             "than one row. Add text, lower --max_seq_length, or use --line_by_line."

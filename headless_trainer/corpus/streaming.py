@@ -94,11 +94,12 @@ class PackedStream(torch.utils.data.IterableDataset):
         # Now: a file changed later is another one.
         self.fingerprint = self.texts.fingerprint()
         self.tokenizer = tokenizer
-        self.tokenizer_hash = DocumentEncoder(tokenizer).identity
+        encoder = DocumentEncoder(tokenizer)
+        self.tokenizer_hash = encoder.identity
+        self.opening_ids = encoder.opening_ids(begin_rows, max_seq_length)
         self.max_seq_length = max_seq_length
         self.line_by_line = line_by_line
         self.share_rows = share_rows
-        self.opening_ids = DocumentEncoder(tokenizer).opening_ids(begin_rows, max_seq_length)
         self.shuffle_buffer_size = shuffle_buffer_size
         self.seed = seed
         self.deal()
