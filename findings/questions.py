@@ -27,6 +27,7 @@ from findings.records import ROOT, check
 from findings.records import results as read_results
 from findings.statements import (
     adagrad_ends_ahead,
+    adagrad_ends_behind,
     balanced_is_better_but_not_steadier,
     decay_helps_headless_and_harms_vanilla,
     epsilon_halves_the_gain,
@@ -703,6 +704,12 @@ RECIPES = {
         "It leads early, is level with AdamW in between, and ends ahead of it at the same rate, "
         f"and of vanilla with AdamW in perplexity. {ONE} No other rate was tried for the tables.",
         adagrad_ends_ahead,
+    ),
+    "recipe_32k_24400_adagrad": Record(
+        "Does row-wise Adagrad at a flat rate suit tables after 25 million tokens?",
+        "No. It leads at first and ends behind AdamW at the same rate, in perplexity and accuracy. "
+        f"{ONE} No other rate was tried for the tables.",
+        adagrad_ends_behind,
     ),
     "recipe_table_optimizers_vanilla": Record(
         "Does vanilla gain from one second moment for each row, too?",

@@ -176,6 +176,20 @@ def adagrad_ends_ahead(results: Any) -> bool:
     return max(adagrad["perplexity"]) < lowest and tokens == {adagrad["tokens"]}
 
 
+def adagrad_ends_behind(results: Any) -> bool:
+    """Whether row-wise Adagrad ends behind all seeds of headless with AdamW, after it has led."""
+    [adagrad] = results.values()
+    adamw = read_results("studies/results/recipe_32k_24400")[UNTIED + BETA2]
+    first, *_ = adagrad["curves"]["0"]
+    first_of_adamw, *_ = adamw["curves"]["0"]
+    return (
+        first["eval_cross_entropy"] < first_of_adamw["eval_cross_entropy"]
+        and min(adagrad["perplexity"]) > max(adamw["perplexity"])
+        and max(adagrad["accuracy"]) < min(adamw["accuracy"])
+        and adagrad["tokens"] == adamw["tokens"]
+    )
+
+
 def uniform_draws_forget_most(results: Any) -> bool:
     """Whether both other ways to continue Gemma 3 270M keep more of the old texts, at each rate."""
     exact_runs = [
