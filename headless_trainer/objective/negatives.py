@@ -13,11 +13,12 @@ from torch import Tensor
 def generator_of_step(seed: int, step: int, stream: int = 0) -> torch.Generator:
     """Return a generator of random numbers that are the same on every process and on resume.
 
-    Different streams of a step have different numbers.
+    The two streams of a step, 0 and 1, have different numbers.
     """
-    # Neighbouring seeds share no number within a million steps, and the streams of a seed none.
-    number = seed * 1_000_003 + step + stream * 2**40
-    return torch.Generator().manual_seed(number % 2**63)
+    # Neighbouring seeds share no number within a million steps, and the streams of a seed none. The
+    # generator ignores all but the last 32 bits of its seed.
+    number = seed * 1_000_003 + step + stream * 2**31
+    return torch.Generator().manual_seed(number % 2**32)
 
 
 def draw_uniform(amount: int, vocab_size: int, seed: int, step: int) -> Tensor:

@@ -113,12 +113,12 @@ def vocabulary_scores(
         for first in range(0, len(hidden), height):
             chunk = slice(first, first + height)
             plain = projected_scores(hidden[chunk], vectors, bias, head.softcap)  # (height, n)
-            if apart is not None:
-                sums = plain.masked_fill(~apart[ids], -torch.inf).logsumexp(-1)
-                log_mass_apart[chunk] = torch.logaddexp(log_mass_apart[chunk], sums)
             for ending, offset in offsets.items():
                 scores = plain if offset is None else plain + offset[ids]
                 so_far[ending].add(chunk, scores, start, target_ids[chunk])
+                if apart is not None and ending == "":
+                    sums = scores.masked_fill(~apart[ids], -torch.inf).logsumexp(-1)
+                    log_mass_apart[chunk] = torch.logaddexp(log_mass_apart[chunk], sums)
     results = {}
     if apart is not None:
         results["apart"] = (log_mass_apart - so_far[""].partition).exp()

@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from headless_trainer.objective.negatives import DrawnTargets, NegativePool, RecentTargets
+from headless_trainer.objective.negatives import (
+    DrawnTargets,
+    NegativePool,
+    RecentTargets,
+    TokenDistribution,
+    generator_of_step,
+)
 
 EMPTY = torch.empty(0, dtype=torch.long)
 
@@ -92,3 +98,11 @@ def test_drawn_targets_follow_their_frequency_and_differ_from_step_to_step():
     assert torch.equal(DrawnTargets(frequency, seed=3).top_up(100_000, step=5), drawn)
     assert not torch.equal(targets.top_up(100_000, step=6), drawn)
     assert not torch.equal(DrawnTargets(frequency, seed=4).top_up(100_000, step=5), drawn)
+
+
+def test_drawn_targets_are_not_the_draws_of_another_stream():
+    frequency = torch.full((1000,), 1e-3)
+    targets = DrawnTargets(frequency, seed=42).top_up(10, step=7)
+    others = TokenDistribution(frequency).draw(10, generator_of_step(42, 7))
+    assert targets.tolist() != others.tolist()
+    assert targets.tolist() == DrawnTargets(frequency, seed=42).top_up(10, step=7).tolist()

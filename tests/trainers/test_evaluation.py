@@ -82,6 +82,18 @@ def test_scores_of_nothing(dtype):
     assert all(values.shape == (0,) and values.dtype == torch.float32 for values in scores.values())
 
 
+@pytest.mark.parametrize("with_prior", [False, True])
+def test_the_mass_apart_is_that_of_the_scores_with_the_prior(chunks, data, with_prior):
+    hidden, targets, weight = data
+    prior = 2 * torch.randn(V, generator=torch.Generator().manual_seed(3)) if with_prior else None
+    apart = torch.arange(V) % 3 == 0
+    got = vocabulary_scores(hidden, targets, Table(weight), prior, apart=apart)
+    scores = hidden @ weight.T
+    if prior is not None:
+        scores = scores + prior
+    torch.testing.assert_close(got["apart"], scores.softmax(-1)[:, apart].sum(-1))
+
+
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_vocabulary_scores(chunks, data, with_bias):
     hidden, targets, weight = data
