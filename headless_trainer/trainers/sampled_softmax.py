@@ -23,6 +23,7 @@ from ..corpus.packing import target_counts
 from ..models.vocabulary_head import VocabularyHead
 from ..objective.negatives import DrawnTargets, NegativePool
 from ..objective.prior import log_prior
+from .checks import check_counts
 from .evaluation import vocabulary_scores
 from .mean_prediction import MeanPrediction, PredictedDraws
 from .pools import PoolsOfStep
@@ -113,23 +114,21 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         """Return the ``(V,)`` counts of each token as a target, by default those of the rows."""
         rows: Any = self.train_dataset
         tokenizer: Any = self.processing_class
+        embedding_rows = self.embedding.num_embeddings
         if token_counts is None and isinstance(rows, Dataset) and "input_ids" in rows.column_names:
             token_counts = target_counts(
-                rows,
-                self.embedding.num_embeddings,
-                self.task,
-                tokenizer,
-                self.args.isolate_documents,
+                rows, embedding_rows, self.task, tokenizer, self.args.isolate_documents
             )
-        if token_counts is None or len(token_counts) < self.head.size:
-            length = None
-            if token_counts is not None:
-                length = len(token_counts)
+        if token_counts is None:
             raise ValueError(
-                f"token_counts is {length} but the head scores {self.head.size} tokens: pass the "
-                "count of each as a target in the training data."
+                f"token_counts is None but the head scores {self.head.size} tokens: pass the count "
+                "of each as a target in the training data."
             )
-        return token_counts[: self.head.size]
+        # An embedding may have more rows than the head scores, and counts have one for each.
+        if len(token_counts) == embedding_rows:
+            token_counts = token_counts[: self.head.size]
+        check_counts(token_counts, self.head.size)
+        return token_counts.cpu()
 
     def candidates_of_step(self, targets: list[Tensor]) -> PoolsOfStep:
         """Return the pools of a step; of an exact one, the whole vocabulary.

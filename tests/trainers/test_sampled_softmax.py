@@ -285,8 +285,9 @@ def test_refused(tmp_path):
     )
     with pytest.raises(ValueError, match="token_counts is None but the head scores 50 tokens"):
         make_trainer(tmp_path, model_for("clm"), read_later, {"objective": "sampled_softmax"})
-    with pytest.raises(ValueError, match="token_counts is 3 but the head scores 50 tokens"):
-        trainer(tmp_path, counts=COUNTS[:3])
+    for counts in (COUNTS[:3], torch.cat([COUNTS, COUNTS])):
+        with pytest.raises(ValueError, match=f"token_counts has {len(counts)} entries but the"):
+            trainer(tmp_path, counts=counts)
     with pytest.raises(ValueError, match="model GPT2Model has no vocabulary projection"):
         SampledSoftmaxTrainer(tiny_model("clm"), trainer(tmp_path).args)
 
