@@ -1,6 +1,7 @@
 """A tiny configuration of every supported architecture."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import transformers
@@ -10,6 +11,7 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    Gemma3Config,
     PreTrainedModel,
 )
 
@@ -100,4 +102,36 @@ def make_model(name: str, lm: bool = False, seed: int = 0, **changes) -> PreTrai
     torch.manual_seed(seed)
     return (LM_CLASSES[ARCHITECTURES[name].task] if lm else AutoModel).from_config(
         make_config(name, **changes)
+    )
+
+
+def multimodal_config(vocab_size: int = 300, **of_text: Any) -> Gemma3Config:
+    """The configuration of a tiny Gemma 3 for texts and images, which has one for each of them."""
+    text = {
+        "vocab_size": vocab_size,
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "sliding_window": 8,
+        "max_position_embeddings": 64,
+        "pad_token_id": 0,
+    }
+    vision = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    }
+    return Gemma3Config(
+        text_config=text | of_text,
+        vision_config=vision,
+        mm_tokens_per_image=4,
+        image_token_index=vocab_size - 1,
+        boi_token_index=vocab_size - 2,
+        eoi_token_index=vocab_size - 3,
     )

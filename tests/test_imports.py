@@ -110,6 +110,7 @@ ALLOWED = {
         "command_line",
         "objective",
         "objectives",
+        "optimizers",
         "console",
         "refusals",
         "arguments",

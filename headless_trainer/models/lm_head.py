@@ -30,7 +30,7 @@ from .candidate_head import MARK, PREFIX, CandidateHead, load_trunk
 from .fold import fold_bias, last_layer_norm, unfold, wide
 from .padding_row import keep_padding_id
 from .projection import LOGIT_TRANSFORMS, SOFTCAP, find_projection, reads_trunk
-from .trunk import check_headless, drop_pooler, find_trunk, infer_task, input_embedding
+from .trunk import check_headless, find_trunk, infer_task, input_embedding
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,6 @@ def attach_lm_head(
     if init == "prior":
         counts, drawn_share = _counts_and_share(token_counts, drawn_share, folder)
     trunk = find_trunk(trunk)
-    drop_pooler(trunk)
     vocab_size = input_embedding(trunk).num_embeddings
     if init == "prior" and (counts is None or len(counts) != vocab_size):
         described = "is None"
@@ -266,8 +265,8 @@ def _language_model_class(config: PreTrainedConfig) -> Any:
 
 def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
     """Return the architecture's language model around a copy of the trunk, with an untied head."""
-    keep_padding_id(trunk)
     config = copy.deepcopy(trunk.config)
+    keep_padding_id(trunk, config)
     model_class = _language_model_class(config)
     name = type(trunk).__name__
     if model_class is None:
@@ -279,14 +278,15 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
     config.tie_word_embeddings = False
     config.__dict__.pop(MARK, None)
     config.use_cache = True  # for generation; training turns it off
+    of_text = config.get_text_config()  # of models of several modalities
     for setting in LOGIT_TRANSFORMS:
         # The objective trains the plain dot product.
-        if getattr(config, setting, None) is not None:
+        if getattr(of_text, setting, None) is not None:
             without_effect: float | None = 1.0
             if setting == SOFTCAP:
                 without_effect = None
             try:
-                setattr(config, setting, without_effect)
+                setattr(of_text, setting, without_effect)
             except Exception as error:
                 # MiniCPM3 derives it, Gemma 3n insists on a number.
                 raise ValueError(
@@ -299,10 +299,12 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
         raise ValueError(
             f"model {type(model).__name__} names no part below its head: use the trunk alone."
         )
-    # A language model may have an unused pooler that the trunk lacks (FNet, LayoutLM), and keeps
-    # it: all names must be there.
+    # Language models have no pooler, or one that they do not use and keep as it is (FNet,
+    # LayoutLM). All other names must be there.
     weights = {
-        name: value for name, value in trunk.state_dict().items() if not name.startswith(PREFIX)
+        name: value
+        for name, value in trunk.state_dict().items()
+        if not name.startswith((PREFIX, "pooler."))
     }
     model.base_model.load_state_dict(model.base_model.state_dict() | weights)
     unfold(model.base_model)

@@ -29,7 +29,7 @@ from .fold import FOLD
 from .lm_head import warn_of_dropped_head
 from .new_tokens import add_rows
 from .projection import check_head_is_known
-from .trunk import check_vocabulary, infer_task, input_embedding
+from .trunk import check_vocabulary, infer_task, input_embedding, saved_class_with_head
 
 logger = logging.getLogger(__name__)
 
@@ -311,12 +311,16 @@ def _new_model(
     # Left by the run that wrote the configuration, of whose weights they say something.
     config.__dict__.pop(MARK, None)
     config.__dict__.pop(FOLD, None)
-    config.vocab_size = id_count(tokenizer)
-    # The configuration may be that of a model with another tokenizer.
-    for role in ("pad", "bos", "eos", "cls", "sep", "mask"):
-        name = f"{role}_token_id"
-        if hasattr(config, name):
-            setattr(config, name, getattr(tokenizer, name))
+    # Models of several modalities, such as Gemma 3's large ones, have the text model's in a
+    # configuration of its own.
+    for part in {id(part): part for part in (config, config.get_text_config())}.values():
+        if hasattr(part, "vocab_size"):
+            part.vocab_size = id_count(tokenizer)
+        # The configuration may be that of a model with another tokenizer.
+        for role in ("pad", "bos", "eos", "cls", "sep", "mask"):
+            name = f"{role}_token_id"
+            if hasattr(part, name):
+                setattr(part, name, getattr(tokenizer, name))
     model_class: Any = LM_CLASSES[task]
     if objective.trains_trunk:
         model_class = AutoModel
@@ -383,14 +387,6 @@ def _way_to_a_head(args: ModelArguments, config: PreTrainedConfig) -> str:
     )
 
 
-def saved_class_with_head(config: PreTrainedConfig) -> str | None:
-    """Return the name of the class that wrote a checkpoint if it had a head, or None."""
-    for name in config.architectures or ():
-        if "LM" in name:
-            return name
-    return None
-
-
 def _scoring_vectors(
     args: ModelArguments,
     model: PreTrainedModel,
@@ -440,6 +436,7 @@ def check_length(config: PreTrainedConfig, max_seq_length: int) -> None:
 
 def usable_positions(config: PreTrainedConfig) -> int | None:
     """Return the length of the longest row that a model has positions for; None for no limit."""
+    config = config.get_text_config()  # of models of several modalities
     positions = getattr(config, "max_position_embeddings", None)
     is_rotary = getattr(config, "position_embedding_type", None) == "rotary"  # ESM-2
     if is_rotary or not positions or positions < 0:

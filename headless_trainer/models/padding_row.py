@@ -4,7 +4,7 @@ id, marks padding.
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from .trunk import gathered, input_embedding
 
@@ -67,10 +67,10 @@ def first_position(model: nn.Module) -> int:
     return 0
 
 
-def keep_padding_id(model: PreTrainedModel) -> None:
-    """Set the configuration's padding id, which `Trainer` replaces by the tokenizer's, to that of
-    `first_position`.
+def keep_padding_id(model: PreTrainedModel, config: PreTrainedConfig | None = None) -> None:
+    """Set the padding id of a model's configuration, or of a copy of it, to that of
+    `first_position`: `Trainer` replaces it by the tokenizer's.
     """
     first = first_position(model)
     if first:
-        model.config.pad_token_id = first - 1
+        (config or model.config).pad_token_id = first - 1

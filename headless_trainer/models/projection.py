@@ -49,7 +49,8 @@ def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
         raise ValueError(
             f"model {name} has no vocabulary projection: pass a ...ForMaskedLM or ...ForCausalLM."
         )
-    settings = {setting: getattr(model.config, setting, None) for setting in LOGIT_TRANSFORMS}
+    config = model.config.get_text_config()  # of models of several modalities
+    settings = {setting: getattr(config, setting, None) for setting in LOGIT_TRANSFORMS}
     # Weights are not whole before the first forward: nothing can be tried.
     if is_deepspeed_zero3_enabled():
         if any(value not in (None, 1, 1.0) for value in settings.values()):
@@ -96,7 +97,7 @@ def computed_by(
 ) -> Iterator[None]:
     """Replace the computation of a projection, uncapped by its model; on exit, restore both."""
     # Gemma 3n's accepts no None.
-    config = model.config.__dict__
+    config = model.config.get_text_config().__dict__
     softcap = config.get(SOFTCAP)
     # In front of the class's method. Deleting it later shows that again.
     vars(projection)["forward"] = forward

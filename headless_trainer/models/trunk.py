@@ -20,6 +20,28 @@ from ..corpus.tokenization import id_count
 from .adapters import is_adapter
 from .forward_state import undivided_weights
 
+# How the names of classes with a vocabulary head end.
+ENDINGS_WITH_HEAD = (
+    "ForCausalLM",
+    "ForMaskedLM",
+    "LMHeadModel",
+    "ModelWithLMHead",
+    "ForConditionalGeneration",
+)
+# Further ones, such as those that pretrain with a second task beside masked language modelling.
+# ElectraForPreTraining and FunnelForPreTraining have no such head: they find replaced tokens.
+OTHER_CLASSES_WITH_HEAD = (
+    "AlbertForPreTraining",
+    "BertForPreTraining",
+    "BertGenerationDecoder",
+    "BigBirdForPreTraining",
+    "ErnieForPreTraining",
+    "FNetForPreTraining",
+    "MegatronBertForPreTraining",
+    "MobileBertForPreTraining",
+    "RoCBertForPreTraining",
+)
+
 
 def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
     """Return the part of a model that turns tokens into hidden states: the model itself, or the
@@ -238,12 +260,19 @@ def infer_task(model: PreTrainedModel | PreTrainedConfig) -> Literal["mlm", "clm
     raise ValueError(f"task cannot be inferred from model {name}: set task to 'mlm' or 'clm'.")
 
 
+def saved_class_with_head(config: PreTrainedConfig) -> str | None:
+    """Return the name of the class that wrote a checkpoint if it had a vocabulary head, or None."""
+    for name in config.architectures or ():
+        if name.endswith(ENDINGS_WITH_HEAD) or name in OTHER_CLASSES_WITH_HEAD:
+            return name
+    return None
+
+
 def check_headless(config: PreTrainedConfig, source: str) -> None:
     """Refuse to attach a head to a checkpoint that has one, which would be dropped silently."""
-    for name in config.architectures or ():
-        if name.endswith(("ForCausalLM", "ForMaskedLM", "LMHeadModel")):
-            raise ValueError(
-                f"model_name_or_path {source!r} holds a {name}, which already has a head. Use it "
-                "as it is, or continue its training: `headless-trainer pretrain --objective "
-                "vanilla`."
-            )
+    name = saved_class_with_head(config)
+    if name is not None:
+        raise ValueError(
+            f"model_name_or_path {source!r} holds a {name}, which already has a head. Use it as it "
+            "is, or continue its training: `headless-trainer pretrain --objective vanilla`."
+        )

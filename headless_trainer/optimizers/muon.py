@@ -38,6 +38,18 @@ def orthogonalized(
     return result
 
 
+def with_muon(
+    rate: float,
+    matrices: Iterable[Tensor],
+    other: type[torch.optim.Optimizer],
+    kwargs: Mapping[str, Any],
+) -> tuple[type["MuonAnd"], dict[str, Any]]:
+    """Return class and keyword arguments of an optimizer that updates the ``matrices`` by Muon at a
+    ``rate``, and the rest by the ``other`` optimizer with its ``kwargs``.
+    """
+    return MuonAnd, {**kwargs, "matrices": matrices, "muon": {"lr": rate}, "other": other}
+
+
 class MuonAnd(torch.optim.Optimizer):
     """`torch.optim.Muon` on matrices, with updates as large as AdamW's, beside an optimizer for the
     other parameters.

@@ -12,12 +12,13 @@ The rules, in their order:
    `WORTH_IT` less time than exact softmax, beside a run of exact softmax, because its gradients are
    estimates.
 4. A model without a head, new or pretrained headless, may be trained headless, and so may a
-   checkpoint of which only the trunk is needed, for features or for fine-tuning.
+   checkpoint of which only the trunk is needed, for features or for fine-tuning. Most models get a
+   free head afterwards; for the others it is said that a head must be trained.
 5. Who trains with transformers' own loss today gets the same loss from exact softmax here: if that
    takes `WORTH_IT` less time or memory, it is said.
 """
 
-from .step_arguments import TRANSFORMERS, TRUNK
+from .step_arguments import LABELS, TRANSFORMERS, TRUNK
 from .turns import Measurements, head_share
 
 EXACT = ("vanilla", "liger", "cce", "quack")
@@ -25,6 +26,8 @@ EXACT = ("vanilla", "liger", "cce", "quack")
 WORTH_IT = 0.1
 # A larger difference between the rounds hides what the objectives differ by.
 NOISY = 0.3
+# How to train with the exact head of another library.
+PAGE_OF_OTHER_HEADS = "docs/howto/gpus.md"
 
 
 def advise(measured: dict[str, Measurements], has_head: bool) -> str:
@@ -39,6 +42,8 @@ def advise(measured: dict[str, Measurements], has_head: bool) -> str:
     if noise is not None:
         return f"{noise}, so no advice can be given: close other programs, and repeat the command."
     sentences = [_choice(timed, exact_name, has_head)]
+    if exact_name in LABELS:
+        sentences.append(f"{PAGE_OF_OTHER_HEADS} shows how to train {LABELS[exact_name]}.")
     # Rule 5, which no other rule excludes.
     theirs = timed.get(TRANSFORMERS)
     if theirs is not None:
@@ -46,8 +51,8 @@ def advise(measured: dict[str, Measurements], has_head: bool) -> str:
         less_memory = 1 - exact.peak_mib / theirs.peak_mib
         if max(less_time, less_memory) >= WORTH_IT:
             sentences.append(
-                f"Whoever uses transformers' own loss today: {exact_name} has the same loss, with "
-                f"{_change(less_time, 'time')} and {_change(less_memory, 'memory')}."
+                f"Whoever uses transformers' own loss today: {_name(exact_name)} has the same "
+                f"loss, with {_change(less_time, 'time')} and {_change(less_memory, 'memory')}."
             )
     return " ".join(sentences)
 
@@ -58,35 +63,36 @@ def _noise(timed: dict[str, Measurements], exact_name: str) -> str | None:
     noisiest = max(timed, key=lambda name: timed[name].spread)
     spread = timed[noisiest].spread
     if spread > NOISY:
-        return f"The times of {noisiest} differ by {_percent(spread)}"
+        return f"The times of {_name(noisiest)} differ by {_percent(spread)}"
     if TRUNK in timed and timed[TRUNK].time_over(timed[exact_name]) > 1 + WORTH_IT:
-        return f"The trunk alone took longer than a step of {exact_name}"
+        return f"The trunk alone took longer than a step of {_name(exact_name)}"
     return None
 
 
 def _choice(timed: dict[str, Measurements], exact_name: str, has_head: bool) -> str:
     exact = timed[exact_name]
+    name = _name(exact_name)
     # Rule 2. Without a time of the trunk, the share of the head is not known.
     share = head_share(exact, timed)
     if share is not None and round(100 * share) == 0:
         return (
-            f"The head takes no measurable part of a step of {exact_name}: stay with "
-            f"{exact_name}, since no objective can save more than the head."
+            f"The head takes no measurable part of a step of {name}: stay with {name}, since no "
+            "objective can save more than the head."
         )
     if share is not None and share < WORTH_IT:
         return (
-            f"The head is {_percent(share)} of a step of {exact_name}: stay with {exact_name}, "
-            "since no objective can save more than that."
+            f"The head is {_percent(share)} of a step of {name}: stay with {name}, since no "
+            "objective can save more than that."
         )
     if share is not None:
-        beginning = f"The head is {_percent(share)} of a step of {exact_name}"
+        beginning = f"The head is {_percent(share)} of a step of {name}"
     else:
-        beginning = f"A step of {exact_name} is the one to compare with"
+        beginning = f"A step of {name} is the one to compare with"
     headless_saves = _saved(timed, "headless", exact)
     sampled_saves = _saved(timed, "sampled_softmax", exact)
     if not has_head:
-        return beginning + _choice_without_head(headless_saves, exact_name)
-    choice = beginning + _choice_with_head(sampled_saves, exact_name)
+        return beginning + _choice_without_head(timed.get("headless"), headless_saves, name)
+    choice = beginning + _choice_with_head(sampled_saves, name)
     # Rule 4, for a checkpoint of which only the trunk is needed.
     if headless_saves is not None and headless_saves >= WORTH_IT:
         choice += (
@@ -96,15 +102,21 @@ def _choice(timed: dict[str, Measurements], exact_name: str, has_head: bool) -> 
     return choice + "."
 
 
-def _choice_without_head(headless_saves: float | None, exact_name: str) -> str:
+def _choice_without_head(
+    headless: Measurements | None, headless_saves: float | None, exact_name: str
+) -> str:
     """Return the end of a sentence by rule 4, for a model that has no head to keep."""
-    if headless_saves is None:
+    if headless is None or headless_saves is None:
         return f", and headless was not timed: stay with {exact_name}."
     if headless_saves < WORTH_IT:
         return f", but headless takes {_change(headless_saves, 'time')}: stay with {exact_name}."
+    choice = f": pretrain headless, which takes {_change(headless_saves, 'time')}"
+    if headless.has_free_head:
+        return f"{choice}, and attach the free head afterwards."
     return (
-        f": pretrain headless, which takes {_change(headless_saves, 'time')}, and attach the free "
-        "head afterwards."
+        f"{choice}, if you need only the trunk. A head for it must be trained afterwards "
+        "(headless-trainer lm-head --init embeddings --do_train), since this model has no place "
+        "for log q."
     )
 
 
@@ -121,6 +133,11 @@ def _choice_with_head(sampled_saves: float | None, exact_name: str) -> str:
         ": to keep the head, try sampled_softmax, which takes "
         f"{_change(sampled_saves, 'time')}, beside a run of {exact_name}"
     )
+
+
+def _name(line: str) -> str:
+    """Return what a line of the table is called in a sentence."""
+    return LABELS.get(line, line)
 
 
 def _saved(timed: dict[str, Measurements], name: str, exact: Measurements) -> float | None:

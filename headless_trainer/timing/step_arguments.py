@@ -47,6 +47,14 @@ TRUNK = "trunk"
 TRANSFORMERS = "transformers"
 # Lines of the table, in their order. The last three are exact heads of other libraries.
 LINES = (TRUNK, *OBJECTIVES, TRANSFORMERS, "liger", "cce", "quack")
+# What the lines are called where not by their own name.
+LABELS = {
+    TRUNK: "trunk alone",
+    TRANSFORMERS: "transformers' own loss",
+    "liger": "vanilla with Liger's head",
+    "cce": "vanilla with CCE's head",
+    "quack": "vanilla with QuACK's head",
+}
 
 
 @dataclass

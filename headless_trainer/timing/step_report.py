@@ -11,16 +11,15 @@ from transformers import PreTrainedConfig
 from ..arguments import DataArguments
 from ..cards.facts import count, hardware, model_name, software
 from ..command_line import parse_args
-from ..models.loading import check_length, load_config, saved_class_with_head
-from ..models.trunk import check_one_stack, infer_task
+from ..models.loading import check_length, load_config
+from ..models.trunk import check_one_stack, infer_task, saved_class_with_head
 from ..presentation.tables import markdown
 from .advice import advise
 from .exact_heads import LIBRARIES
 from .step_arguments import (
     ARGUMENT_CLASSES,
+    LABELS,
     LINES,
-    TRANSFORMERS,
-    TRUNK,
     CompareStepsArguments,
     TimedModelArguments,
 )
@@ -28,13 +27,6 @@ from .step_rows import distinct_tokens, find_tokenizer, rows_of, tokens_of_step
 from .timed_training import TurnRequest
 from .turns import Measurements, head_share, measure
 
-LABELS = {
-    TRUNK: "trunk alone",
-    TRANSFORMERS: "transformers' own loss",
-    "liger": "vanilla, Liger's head",
-    "cce": "vanilla, CCE's head",
-    "quack": "vanilla, QuACK's head",
-}
 HEADINGS = ("objective", "s / step", "tokens / s", "peak MiB", "head's share of the step")
 
 
@@ -202,7 +194,7 @@ def compare_steps(
     # A checkpoint keeps its embedding, and a new model gets a row for each token.
     vocab_size = len(tokenizer)
     if model_args.model_name_or_path:
-        vocab_size = config.vocab_size
+        vocab_size = config.get_text_config().vocab_size
     return StepComparison(
         model=name_of(model_args, config),
         task=task,

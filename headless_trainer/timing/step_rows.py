@@ -136,7 +136,7 @@ def find_tokenizer(
     if size is None and model_args.train_tokenizer:
         size = DEFAULT_SIZE
     elif size is None:
-        size = config.vocab_size
+        size = config.get_text_config().vocab_size
     return stand_in_tokenizer(size)
 
 

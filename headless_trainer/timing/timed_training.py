@@ -30,10 +30,11 @@ from ..command_line import parse_args
 from ..corpus.collator import PaddingCollator
 from ..corpus.packing import target_counts
 from ..models import loading
-from ..models.trunk import input_embedding
+from ..models.trunk import input_embedding, layer_matrices
 from ..objective.masking import IGNORE_INDEX
 from ..objective.negatives import RecentTargets
 from ..objectives import OBJECTIVES, Objective, objective_of
+from ..optimizers.muon import with_muon
 from ..trainers.headless import HeadlessTrainer
 from ..trainers.sampled_softmax import SampledSoftmaxTrainer
 from ..trainers.step import TargetMaker
@@ -83,12 +84,14 @@ class Turn:
         peak_mib: peak memory so far: of tensors on a GPU, else of the whole process.
         parameters: number of parameters that were trained.
         device: type of the device.
+        has_free_head: whether a headless model can have a head without training; None of others.
     """
 
     seconds: list[float]
     peak_mib: float
     parameters: int
     device: str
+    has_free_head: bool | None = None
 
 
 def take_turn(request: TurnRequest, folder: str) -> Turn:
@@ -111,6 +114,7 @@ def take_turn(request: TurnRequest, folder: str) -> Turn:
         peak_mib=peak_memory_mib(trainer.args.device),
         parameters=sum(weight.numel() for weight in trained),
         device=trainer.args.device.type,
+        has_free_head=getattr(trainer, "has_free_head", None),
     )
 
 
@@ -206,6 +210,20 @@ class TrunkTrainer(HeadlessTrainer):
         return model(**inputs).last_hidden_state.mean()
 
 
+class TransformersTrainer(Trainer):
+    """`Trainer` with the optimizer of the other lines, so that they differ by the loss alone."""
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        args: Any = self.args
+        trained: Any = self.model
+        if args.muon_learning_rate is not None:
+            optimizer_class, kwargs = self.get_optimizer_cls_and_kwargs(args, trained)
+            self.optimizer_cls_and_kwargs = with_muon(
+                args.muon_learning_rate, layer_matrices(trained), optimizer_class, kwargs
+            )
+        return super().create_optimizer(model)
+
+
 class OtherHeadTrainer(VanillaTrainer):
     """`VanillaTrainer` whose cross-entropy is computed by the head of another library.
 
@@ -293,9 +311,10 @@ def make_trainer(request: TurnRequest, output_dir: str) -> Trainer:
             tokenizer,
             args.isolate_documents,
         )
+    trainer: Trainer
     if request.name == TRANSFORMERS:
         collate = LabelledBatches(request.task, model, tokenizer, args)
-        trainer = Trainer(model, args, data_collator=collate, train_dataset=rows)
+        trainer = TransformersTrainer(model, args, data_collator=collate, train_dataset=rows)
     elif exact_head is not None:
         trainer = OtherHeadTrainer(model, args, exact_head=exact_head, **needs)
     else:

@@ -38,12 +38,14 @@ class Measurements:
         seconds: of a step, at each reading, for each round.
         peak_mib: largest peak memory.
         parameters: number of trained parameters.
+        has_free_head: whether a headless model can have a head without training; None of others.
         reason: why the objective was not timed, or not in every round; None if it was.
     """
 
     seconds: list[list[float]] = dataclasses.field(default_factory=list)
     peak_mib: float = 0.0
     parameters: int = 0
+    has_free_head: bool | None = None
     reason: str | None = None
 
     @property
@@ -63,6 +65,7 @@ class Measurements:
         self.seconds.append(turn.seconds)
         self.peak_mib = max(self.peak_mib, turn.peak_mib)
         self.parameters = turn.parameters
+        self.has_free_head = turn.has_free_head
 
     @property
     def spread(self) -> float:

@@ -54,7 +54,7 @@ from ..models.trunk import (
 from ..objective.losses import candidate_loss
 from ..objective.negatives import NegativePool
 from ..objectives import objective_of
-from ..optimizers.muon import MuonAnd
+from ..optimizers.muon import MuonAnd, with_muon
 from ..optimizers.sparse_adamw import SparseAdamW, clip_gradients
 from ..processes.coordination import (
     HostExchange,
@@ -517,9 +517,9 @@ class PretrainingTrainer(Trainer):
             optimizer_class = SparseAdamW
             kwargs = kwargs | {"embeddings": self.sparse_rows.weights}
         if rate is not None:
-            matrices = layer_matrices(self.model)
-            kwargs |= {"matrices": matrices, "muon": {"lr": rate}, "other": optimizer_class}
-            optimizer_class = MuonAnd
+            optimizer_class, kwargs = with_muon(
+                rate, layer_matrices(self.model), optimizer_class, kwargs
+            )
         self.optimizer_cls_and_kwargs = optimizer_class, kwargs
         optimizer = super().create_optimizer(model)
         if self.sparse_rows is not None:

@@ -7,7 +7,7 @@ import json
 
 import pytest
 import torch
-from architectures import ARCHITECTURES, make_model
+from architectures import ARCHITECTURES, make_model, multimodal_config
 from builders import VOCAB, Tokenizer, attached_head, make_trainer, save, tiny_model, token_rows
 from transformers import (
     AutoConfig,
@@ -62,6 +62,23 @@ def headless_run(tmp_path, clm_tokenizer):
     run.save_model()
     run.language_model().save_pretrained(tmp_path / "lm")
     return tmp_path / "run", tmp_path / "lm"
+
+
+@pytest.mark.parametrize("objective", ["headless", "vanilla"])
+def test_a_new_model_of_several_modalities_has_a_row_for_each_token(
+    objective, tmp_path, clm_tokenizer
+):
+    folder = str(tmp_path / "config")
+    multimodal_config().save_pretrained(folder)
+    model = loaded(clm_tokenizer, objective, config_name=folder)
+    assert model.get_input_embeddings().num_embeddings == len(clm_tokenizer)
+    assert model.config.get_text_config().eos_token_id == clm_tokenizer.eos_token_id
+
+
+def test_the_positions_of_a_model_of_several_modalities_are_those_of_its_text_model():
+    check_length(multimodal_config(), 64)
+    with pytest.raises(ValueError, match="max_seq_length is 65 but the model has 64 positions"):
+        check_length(multimodal_config(), 65)
 
 
 @pytest.mark.parametrize("objective", ["headless", "vanilla"])

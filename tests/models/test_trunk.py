@@ -20,13 +20,21 @@ from transformers import (
     AutoModelForMaskedLM,
     FunnelBaseModel,
     FunnelConfig,
+    Gemma4Config,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from headless_trainer.models.candidate_head import CandidateHead
 from headless_trainer.models.lm_head import attach_lm_head
 from headless_trainer.models.projection import find_projection
-from headless_trainer.models.trunk import check_causal, drop_pooler, find_trunk, infer_task
+from headless_trainer.models.trunk import (
+    check_causal,
+    check_headless,
+    drop_pooler,
+    find_trunk,
+    infer_task,
+    saved_class_with_head,
+)
 from headless_trainer.models.vocabulary_head import VocabularyHead
 from headless_trainer.objective.losses import vocabulary_cross_entropy
 from headless_trainer.objective.prior import log_prior
@@ -295,6 +303,49 @@ def test_a_head_with_layers_after_its_projection_is_refused():
         ValueError, match="model DebertaV2ForMaskedLM changes its logits after the projection"
     ):
         attached_head(model)
+
+
+def test_the_cap_of_a_model_of_several_modalities_is_that_of_its_text_model():
+    torch.manual_seed(0)
+    text = LLAMA | {
+        "vocab_size": 300,
+        "vocab_size_per_layer_input": 300,
+        "hidden_size_per_layer_input": 4,
+        "global_head_dim": 8,
+        "num_kv_shared_layers": 0,
+        "final_logit_softcapping": 2.0,
+    }
+    config = Gemma4Config(text_config=text, vision_config=None, audio_config=None)
+    model = AutoModelForCausalLM.from_config(config)
+    model.lm_head.weight.data.normal_(std=0.5)
+    head = attached_head(model)
+    assert head.softcap == 2.0
+    ids = torch.arange(5, 15)[None]
+    predicted = torch.arange(9)
+    targets = ids[0, 1:]
+
+    def loss_of(hidden, weight, bias):
+        return vocabulary_cross_entropy(hidden, targets, weight, bias, softcap=head.softcap)
+
+    logits = model(input_ids=ids).logits[0, :-1]
+    loss = head.within(model, {"input_ids": ids}, predicted, loss_of)
+    torch.testing.assert_close(loss, F.cross_entropy(logits, targets))
+
+
+@pytest.mark.parametrize(("architecture", "has_head"), [
+    ("GPT2LMHeadModel", True), ("LlamaForCausalLM", True), ("BertForMaskedLM", True), ("XLMWithLMHeadModel", True),
+    ("ReformerModelWithLMHead", True), ("Gemma3ForConditionalGeneration", True), ("BertForPreTraining", True),
+    ("BertModel", False), ("XLMRobertaModel", False), ("XLMForSequenceClassification", False),
+    ("LayoutLMModel", False), ("ElectraForPreTraining", False), ("FunnelForPreTraining", False),
+])  # fmt: skip
+def test_the_class_that_wrote_a_checkpoint_says_whether_it_has_a_head(architecture, has_head):
+    config = AutoConfig.for_model("bert", architectures=[architecture])
+    assert saved_class_with_head(config) == (architecture if has_head else None)
+    if has_head:
+        with pytest.raises(ValueError, match=f"holds a {architecture}, which already has a head"):
+            check_headless(config, "somewhere")
+    else:
+        check_headless(config, "somewhere")
 
 
 @pytest.mark.parametrize(("model_type", "settings", "scale", "softcap"), [

@@ -12,12 +12,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from architectures import multimodal_config
 from builders import refused, save, tiny_model
-from transformers import TrainerControl, TrainerState
+from transformers import Gemma3ForConditionalGeneration, TrainerControl, TrainerState
 
 from headless_trainer.cli.compare_steps import main
 from headless_trainer.command_line import help_text, parse_args
-from headless_trainer.timing import timed_training, turns
+from headless_trainer.optimizers.muon import MuonAnd
+from headless_trainer.timing import step_report, timed_training, turns
 from headless_trainer.timing.advice import advise
 from headless_trainer.timing.exact_heads import load_head
 from headless_trainer.timing.step_arguments import ARGUMENT_CLASSES
@@ -43,6 +45,10 @@ NEW_ENCODER = [
     *("--model_type", "bert", "--vocab_size", "400", "--config_overrides"),
     "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=16",
 ]
+TINY_LLAMA = (
+    "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,num_key_value_heads=2,"
+    "intermediate_size=16"
+)
 # What a terminal is sent to go back to the beginning of a line and to empty it.
 ERASE_LINE = "\r\x1b[K"
 ON_CPU = ("trunk", "headless", "sampled_softmax", "vanilla", "transformers")
@@ -221,6 +227,31 @@ def test_settings_that_change_a_step_reach_every_trainer():
         assert len(turn.seconds) == 2
 
 
+def test_every_trainer_has_the_same_optimizer(tmp_path):
+    argv = [*NEW_DECODER, *SMALL_STEPS, "--muon_learning_rate", "1e-3"]
+    for name in ON_CPU:
+        trainer = timed_training.make_trainer(request_for(name, "clm", argv), str(tmp_path / name))
+        optimizer = trainer.create_optimizer()
+        assert isinstance(optimizer, MuonAnd)
+        of_muon = [weight for group in optimizer.muon.param_groups for weight in group["params"]]
+        assert len(of_muon) == 4  # of the one layer
+
+
+def test_a_checkpoint_of_several_modalities_is_compared(tmp_path, clm_tokenizer, monkeypatch):
+    folder = str(tmp_path / "model")
+    config = multimodal_config(len(clm_tokenizer))
+    Gemma3ForConditionalGeneration(config).save_pretrained(folder)
+    clm_tokenizer.save_pretrained(folder)
+    monkeypatch.setattr(step_report, "measure", lambda *args: timings(trunk=1.0, vanilla=1.0))
+    comparison = compare_steps(["--model_name_or_path", folder, *SMALL_STEPS])
+    assert comparison.shape["vocab_size"] == len(clm_tokenizer)
+    assert comparison.has_head
+    turn = turn_of(request_for("vanilla", "clm", ["--model_name_or_path", folder, *SMALL_STEPS]))
+    assert len(turn.seconds) == 2
+    model_args, *_ = parse_args(ARGUMENT_CLASSES, ["--config_name", folder])
+    assert len(find_tokenizer(model_args, config)) == len(clm_tokenizer)
+
+
 def test_a_command_of_pretrain_is_read_as_it_stands(tmp_path):
     flags = [
         *("--output_dir", str(tmp_path / "run"), "--save_steps", "10", "--eval_strategy", "steps"),
@@ -309,10 +340,14 @@ def test_heads_of_other_libraries_need_a_gpu(name):
 # The advice -----------------------------------------------------------------------------------
 
 
-def timings(**seconds: float) -> dict[str, Measurements]:
+def timings(has_free_head: bool = True, **seconds: float) -> dict[str, Measurements]:
     """Measurements of one reading in each of three rounds, and of 1,000 MiB."""
     return {
-        name: Measurements(seconds=[[value]] * 3, peak_mib=1_000.0)
+        name: Measurements(
+            seconds=[[value]] * 3,
+            peak_mib=1_000.0,
+            has_free_head=has_free_head if name == "headless" else None,
+        )
         for name, value in seconds.items()
     }
 
@@ -356,7 +391,29 @@ def test_a_model_without_a_head_is_advised_headless():
     measured = timings(trunk=1.0, headless=1.0, sampled_softmax=1.2, vanilla=2.0)
     advice = advise(measured, has_head=False)
     assert "pretrain headless, which takes 50 % less time" in advice
+    assert "attach the free head" in advice
     assert "sampled_softmax" not in advice
+
+
+def test_a_model_that_can_have_no_free_head_is_advised_to_train_one():
+    measured = timings(has_free_head=False, trunk=1.0, headless=1.0, vanilla=2.0)
+    advice = advise(measured, has_head=False)
+    assert "pretrain headless, which takes 50 % less time" in advice
+    assert "lm-head --init embeddings --do_train" in advice
+    assert "free head" not in advice
+
+
+@pytest.mark.parametrize(("model", "has_free_head"), [
+    (NEW_DECODER, True),
+    (["--model_type", "llama", "--vocab_size", "400", "--config_overrides", TINY_LLAMA], False),
+])  # fmt: skip
+def test_a_turn_says_whether_the_model_can_have_a_free_head(model, has_free_head):
+    turn = turn_of(request_for("headless", "clm", [*model, *SMALL_STEPS]))
+    assert turn.has_free_head is has_free_head
+    measured = Measurements()
+    measured.add(turn)
+    assert measured.has_free_head is has_free_head
+    assert turn_of(request_for("vanilla", "clm", [*model, *SMALL_STEPS])).has_free_head is None
 
 
 def test_sampled_softmax_that_saves_nothing_is_not_advised():
@@ -368,7 +425,9 @@ def test_sampled_softmax_that_saves_nothing_is_not_advised():
 
 def test_exact_is_the_fastest_exact_head():
     measured = timings(trunk=0.95, headless=0.96, vanilla=2.0, liger=1.0)
-    assert "5 % of a step of liger: stay with liger" in advise(measured, has_head=False)
+    advice = advise(measured, has_head=False)
+    assert "5 % of a step of vanilla with Liger's head: stay with vanilla with Liger's" in advice
+    assert "docs/howto/gpus.md" in advice
 
 
 def test_users_of_transformers_are_told_of_a_faster_exact_softmax():
