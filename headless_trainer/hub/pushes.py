@@ -16,6 +16,7 @@ from transformers.trainer_utils import HubStrategy
 
 from ..checkpoints.settings import SETTINGS_NAME
 from ..files.manifest import TRAINED_NAME
+from ..files.whole import INCOMPLETE_NAME
 from ..signals.handlers import raised
 
 logger = logging.getLogger(__name__)
@@ -28,11 +29,13 @@ LIMIT_BYTES_PER_SECOND = 5e5
 # Files not pushed: checkpoints, hidden or unfinished files, and both settings files, which hold
 # this machine's paths. For a checkpoint pushed as a model, also the files that only resuming
 # reads, including those of DeepSpeed and FSDP.
-RUN_EXCLUDED = ("checkpoint-*", ".*", "*.bin", SETTINGS_NAME)
+RUN_EXCLUDED = ("checkpoint-*", ".*", f"*{INCOMPLETE_NAME}", "*.bin", SETTINGS_NAME)
 STATES = (
-    "*.pt *.pth manifest.json stream_*.json *.distcp *.metadata global_step* latest zero_to_fp32.py"
+    *("*.pt", "*.pth", "manifest.json", "stream_*.json", "recent_targets_*.safetensors"),
+    *("mean_prediction.safetensors", TRAINED_NAME),
+    *("*.distcp", "*.metadata", "global_step*", "latest", "zero_to_fp32.py"),
 )
-MODEL_EXCLUDED = (*RUN_EXCLUDED, TRAINED_NAME, *STATES.split())
+MODEL_EXCLUDED = (*RUN_EXCLUDED, *STATES)
 
 # By thread: set if the push that it runs was cancelled.
 _cancelled_in: dict[int, threading.Event] = {}

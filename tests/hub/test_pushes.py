@@ -68,6 +68,7 @@ def pushes_of(folder, **settings) -> HubPushes:
     for name in (
         "model.safetensors",
         "README.md",
+        "README.md.incomplete",
         "a.bin",
         "settings.json",
         "checkpoint-2/b.pt",
@@ -161,6 +162,8 @@ def test_a_save_pushes_the_model_alone(hub, tmp_path):
         "rng_state.pth",
         "manifest.json",
         "stream_0.json",
+        "recent_targets_0.safetensors",
+        "mean_prediction.safetensors",
         ".hidden",
     ):
         folder.mkdir(exist_ok=True)
@@ -209,7 +212,7 @@ def test_a_refused_token_is_said_once_and_again_at_the_end(hub, tmp_path, caplog
     state = type("State", (), {"global_step": 2})()
     pushes.on_save(TrainingArguments(str(tmp_path), push_to_hub=True, use_cpu=True), state, None)
     pushes.wait()
-    run = f"hf upload me/model {tmp_path} . --exclude 'checkpoint-*' --exclude '.*' --exclude '*.bin' --exclude settings.json"
+    run = f"hf upload me/model {tmp_path} . --exclude 'checkpoint-*' --exclude '.*' --exclude '*.incomplete' --exclude '*.bin' --exclude settings.json"
     assert (
         messages(caplog).count(REFUSED)
         == messages(caplog).count(f"later: {run} --private --revision next")
