@@ -409,7 +409,7 @@ DATA = (
     ),
     Refusal(
         "max_train_samples",
-        "a stream has no fixed rows: set --max_steps instead",
+        "a stream has no fixed rows: leave --streaming out, or set --max_steps instead",
         lambda args: args.streaming,
     ),
     *outside("replay_share", "be above 0 and below 1", lambda share: 0 < share < 1),

@@ -2,8 +2,10 @@
 
 import logging
 import shutil
+from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -37,7 +39,9 @@ def make_language_model(
     log_lines.start_logging()
     alone_until_exit(args.output_dir)
     check_output_dir(args.output_dir, None)
-    pushes = HubPushes(args) if args.push_to_hub else None
+    counts_texts = args.init == "prior" and args.counts_from == "corpus"
+    if counts_texts:
+        training.check_cache(model_args, data_args)
     name = model_args.model_name_or_path
     config = loading.load_config(model_args)
     check_headless(config, name)
@@ -47,9 +51,16 @@ def make_language_model(
         trunk = load_trunk(name, dtype="auto", **loading.hub_arguments(model_args))
     check_vocabulary(trunk, tokenizer, name, "leave --tokenizer_name out")
     counts, totals = pretraining_counts(model_args, args)
-    if args.init == "prior" and args.counts_from == "corpus":
-        counts = counts_of_corpus(trunk, config, tokenizer, model_args, data_args, args)
-    model = attach_lm_head(trunk, counts, init=args.init, drawn_share=drawn_share_of(totals))
+    attach = partial(attach_lm_head, trunk, init=args.init, drawn_share=drawn_share_of(totals))
+    if counts_texts:
+        # Any counts show whether the model can have the head, and texts may take hours to read.
+        attach(torch.ones(input_embedding(trunk).num_embeddings, dtype=torch.long))
+    else:
+        model = attach(counts)
+    # It makes the repository, so nothing that is refused may follow.
+    pushes = HubPushes(args) if args.push_to_hub else None
+    if counts_texts:
+        model = attach(counts_of_corpus(trunk, config, tokenizer, model_args, data_args, args))
     loading.limit_length(tokenizer, model.config)
     with model_aside(args.output_dir, is_main=True) as aside:
         model.save_pretrained(aside)
@@ -81,12 +92,14 @@ def counts_of_corpus(
     args: LMHeadArguments,
 ) -> Tensor:
     """Return the ``(V,)`` counts of each token as a target in the training texts."""
-    documents = texts.load_texts(
+    named_texts = texts.find_texts(
         data_args,
         cache_dir=model_args.cache_dir,
         token=model_args.token,
         tokenizer=tokenizer,
     )
+    named_texts.check_sample_by()
+    documents = named_texts.read()
     task = infer_task(config)
     rows = training.tokenized_rows(documents["train"], tokenizer, model_args, data_args, args, task)
     rows = packing.first_rows(rows, data_args.max_train_samples)

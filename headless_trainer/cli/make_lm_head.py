@@ -70,6 +70,8 @@ def check_arguments(model_args, data_args, args) -> None:
         )
         refuse(args, [of_training])
         refuse(data_args, [Refusal("replay_file", why)])
+    if args.do_eval and not args.do_train:
+        refuse(data_args, [Refusal("streaming", "nothing is trained: leave it out")])
     if args.do_train or args.do_eval:
         return
     of_scoring = Refusal(

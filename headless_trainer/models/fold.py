@@ -73,8 +73,8 @@ def layer_norm_to_fold(model: PreTrainedModel) -> nn.LayerNorm:
     if norm is None or norm.bias is None:
         raise ValueError(
             f"model {type(model).__name__} does not end in a LayerNorm with a bias and its head "
-            "has no bias, so an ordinary checkpoint cannot store log q. Leave head_bias out, or "
-            "use init 'embeddings' and fine-tune the head: `headless-trainer lm-head --init "
+            "has no bias, so an ordinary checkpoint cannot store log q. Train without head_bias, "
+            "or use init 'embeddings' and fine-tune the head: `headless-trainer lm-head --init "
             "embeddings --do_train`."
         )
     return norm

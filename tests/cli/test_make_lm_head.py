@@ -13,7 +13,7 @@ from transformers import BertConfig, BertModel, ElectraConfig, ElectraModel, Lla
 
 from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments
 from headless_trainer.checkpoints.token_counts import load_token_counts, save_token_counts
-from headless_trainer.cli import pretrain
+from headless_trainer.cli import lm_head_steps, pretrain
 from headless_trainer.cli.make_lm_head import check_arguments, main
 from headless_trainer.objective.prior import log_prior
 
@@ -145,6 +145,39 @@ def test_counts_of_a_corpus_are_those_of_what_can_be_predicted(tmp_path, encoder
     # [CLS] and [SEP], of each line, are never predicted: like the other special tokens they get
     # what the rarest token gets.
     assert bias[:5].max() <= bias.min() + 1e-5
+
+
+def test_a_head_that_the_model_cannot_have_is_refused_before_texts_and_repository(
+    tmp_path, clm_tokenizer, text_file, monkeypatch, capsys
+):
+    config = LlamaConfig(
+        vocab_size=len(clm_tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+    )
+    folder = save(tmp_path / "llama", LlamaModel(config), clm_tokenizer)
+    done = []
+    monkeypatch.setattr(lm_head_steps.texts, "find_texts", lambda *args, **kwargs: done.append(1))
+    monkeypatch.setattr(lm_head_steps, "HubPushes", lambda args: done.append(2))
+    flags = ["--counts_from", "corpus", "--train_file", text_file, "--push_to_hub"]
+    with pytest.raises(SystemExit, match="cannot store log q"):
+        make_head(folder, tmp_path / "lm", *flags, "--hub_model_id", "me/model")
+    assert not done
+
+
+@pytest.mark.parametrize(("flags", "said"), [
+    (["--do_eval", "--streaming"], "streaming is True but nothing is trained: leave it out"),
+    (["--counts_from", "corpus", "--streaming", "--max_train_samples", "10"], "leave --streaming out"),
+    (["--counts_from", "corpus", "--sample_by", "paragraph"], "sample_by is 'paragraph' but only .txt files"),
+    (["--counts_from", "corpus", "--cache_dir", __file__], "cache_dir .* cannot be written to"),
+])  # fmt: skip
+def test_settings_that_texts_do_not_have_are_refused(tmp_path, checkpoint, flags, said):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "one row"}\n' * 20)
+    with pytest.raises(SystemExit, match=said):
+        make_head(checkpoint[0], tmp_path / "lm", *flags, "--train_file", rows)
 
 
 def test_what_has_no_free_head_is_refused(tmp_path, checkpoint, clm_tokenizer):
