@@ -27,8 +27,8 @@ class Setting:
     """A row of the table.
 
     Attributes:
-        name: of the setting; ``trainer``, ``trainer_class``, ``held_out_texts`` and
-            ``freeze_trunk`` are facts of a run.
+        name: of the setting; ``trainer``, ``trainer_class``, ``held_out_texts``,
+            ``held_out_rows`` and ``freeze_trunk`` are facts of a run.
         on_resume: what a resume does with another value than the checkpoint's. ``refused``: it
             would make another run, unless `trainers.same_run` finds that the change has no effect
             on this one, as another schedule of learning rates has. ``refused with the position``:
@@ -83,11 +83,12 @@ SETTINGS = (
     Setting("metric_for_best_model", "refused"),
     Setting("freeze_trunk", "refused"),
     Setting("held_out_texts", "refused"),
+    Setting("held_out_rows", "refused"),
     Setting("eval_pool_size", "refused", values=AT_LEAST_ONE),
     Setting("length_column_name", "refused with the position"),
     Setting("dataloader_drop_last", "refused with the position"),
     # The card has sentences about these.
-    Setting("mlm_probability", values=BELOW_ONE),
+    Setting("mlm_probability", "refused", values=BELOW_ONE),
     Setting("isolate_documents"),
     Setting("eval_full_vocabulary"),
 )

@@ -29,7 +29,11 @@ def test_every_setting_of_ours_has_a_row():
 def test_a_row_is_a_setting_or_a_fact_of_a_run_and_stands_once():
     names = [setting.name for setting in SETTINGS]
     assert len(set(names)) == len(names)
-    assert set(names) - names_of(LMHeadArguments) == {"held_out_texts", "trainer_class"}
+    assert set(names) - names_of(LMHeadArguments) == {
+        "held_out_texts",
+        "held_out_rows",
+        "trainer_class",
+    }
 
 
 def test_a_setting_that_a_resume_compares_is_one_that_a_checkpoint_gives_back(tmp_path):
@@ -38,7 +42,9 @@ def test_a_setting_that_a_resume_compares_is_one_that_a_checkpoint_gives_back(tm
     read = read_settings(tmp_path)
     types = get_type_hints(HeadlessTrainingArguments)
     compared = {setting.name for setting in SETTINGS if setting.on_resume != "free"}
-    facts_of_a_run = {"trainer", "trainer_class", "held_out_texts", "freeze_trunk"}
+    facts_of_a_run = {
+        *("trainer", "trainer_class", "held_out_texts", "held_out_rows", "freeze_trunk")
+    }
     for name in compared - facts_of_a_run:
         assert name in read
         # read_settings leaves out lists and dictionaries, so their rows would never refuse.

@@ -162,8 +162,11 @@ class RunFacts:
     model_args: ModelArguments | None = None
     # With the text column that was chosen.
     data_args: DataArguments | None = None
-    # A fingerprint of them and of their masks.
+    # A fingerprint of the first of them.
     held_out_texts: str | None = None
+    # Number and hash of the rows that are made of all of them; None of a stream, which makes its
+    # rows while it is read.
+    held_out_rows: str | None = None
     # Whether the tokenizer's template wrote conversations as texts.
     uses_chat_template: bool = False
 

@@ -58,6 +58,7 @@ from ..trainers.checks import CheckedModel, CheckedSettings, check_model, check_
 from ..trainers.pretraining import PretrainingTrainer
 from ..trainers.reading import ReadingError, reason_of
 from ..trainers.run import CheckedRun
+from ..trainers.training_rows import row_facts
 
 logger = logging.getLogger(__name__)
 
@@ -218,6 +219,7 @@ def make_trainer(
         model_args,
         data_args,
         held_out_texts=fingerprint(documents["validation"]),
+        held_out_rows=described_rows(rows["validation"]),
         uses_chat_template=column is not None and column.template is not None,
     )
     trainer.take_over(CheckedRun(start, facts, saved_dtype, rows.get("old")))
@@ -298,6 +300,13 @@ def fingerprint(documents) -> str:
     """Return eight characters for the first held-out texts, which no two corpora have in common."""
     text = "".join(document["text"] for document in islice(documents, 100))
     return xxh3_128_hexdigest(text.encode())[:8]
+
+
+def described_rows(rows) -> str | None:
+    """Return number and hash of rows; None of rows that are read as a stream."""
+    for number, row_hash in row_facts(rows).values():
+        return f"{number} rows, {row_hash[:8]}"
+    return None
 
 
 def check_run(

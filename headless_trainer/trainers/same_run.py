@@ -33,6 +33,8 @@ SET = {
     MARK,
     FOLD,
 }
+# Facts of the rows that are scored.
+OF_HELD_OUT = ("held_out_texts", "held_out_rows")
 # Facts of an adapter's checkpoint.
 BASE_WEIGHTS = "hash_of_frozen_weights"
 BASE_CONFIG = "configuration_under_adapter"
@@ -176,7 +178,7 @@ def check_same_settings(run: Run, checkpoint: str, is_finished: bool) -> None:
         if name in without_effect:
             continue
         remedy = "set it to that"
-        if name == "held_out_texts":
+        if name in OF_HELD_OUT:
             remedy = "use the same evaluation data"
         if name in of_position:
             remedy += ", or restart the data with --ignore_data_skip and --max_steps"
@@ -218,6 +220,7 @@ def recorded_facts(run: Run) -> dict[str, Any]:
         "trainer": run.trainer_class.__name__,
         "trainer_class": class_name(run.trainer_class),
         "held_out_texts": run.facts.held_out_texts,
+        "held_out_rows": run.facts.held_out_rows,
     }
 
 
@@ -258,8 +261,12 @@ def _without_effect(before: dict[str, Any], now: dict[str, Any], is_finished: bo
     if not metric:
         unused.add("metric_for_best_model")
     compares_scores = bool(metric) and not is_finished  # later figures with the best so far
-    if not (compares_scores and now["held_out_texts"]):
-        unused.add("held_out_texts")
+    for name in OF_HELD_OUT:
+        if not (compares_scores and before.get(name) and now[name]):
+            unused.add(name)
+    # It decides which positions of a held-out row are scored, too.
+    if not compares_scores or now.get("task") == "clm":
+        unused.add("mlm_probability")
     if not (compares_scores and metric.endswith(("loss", "pool_accuracy"))):
         unused.add("eval_pool_size")
     schedules = {before.get("lr_scheduler_type"), now["lr_scheduler_type"]}

@@ -17,7 +17,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME
 
-from ..arguments import with_settings
+from ..arguments import ModelArguments, with_settings
 from ..checkpoints.settings import save_settings
 from ..checkpoints.token_counts import save_token_counts
 from ..checkpoints.writing import CheckpointAside, rotate_checkpoints
@@ -136,6 +136,13 @@ def _recorded_settings(run: Run) -> dict[str, Any]:
     if run.facts.data_args is not None:
         for name, value in vars(run.facts.data_args).items():
             settings[f"data: {name}"] = ", ".join(value) if isinstance(value, list) else value
+    model_args = run.facts.model_args
+    if model_args is not None and model_args.model_name_or_path:
+        # Otherwise a report could not tell runs that started from different weights.
+        started_from = model_args.model_name_or_path
+        if model_args.model_revision != ModelArguments.model_revision:
+            started_from += f" at {model_args.model_revision}"
+        settings["model: started from"] = started_from
     return settings | recorded_facts(run)
 
 

@@ -336,6 +336,11 @@ def test_a_language_model_is_trained_on_with_its_own_head(tmp_path, text_file, t
     assert texts[0] != texts[1] == texts[2]
     settings = read_settings(tmp_path / "stream")  # a report shows what differs
     assert settings["data: streaming"] is True and settings["data: train_file"] == str(new)
+    assert settings["model: started from"] == str(base)
+    assert settings["held_out_rows"] is None
+    rows_of = {name: read_settings(tmp_path / name)["held_out_rows"] for name in ("base", "memory")}
+    assert rows_of["base"].partition(", ")[0].endswith(" rows")
+    assert rows_of["base"] != rows_of["memory"]
 
 
 def test_a_run_counts_its_own_rows_and_seeds_its_stream(tmp_path, text_file):

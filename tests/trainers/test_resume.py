@@ -168,15 +168,19 @@ def test_another_metric_would_be_compared_with_the_best_of_the_first(tmp_path):
 @pytest.mark.parametrize("settings, said", [
     ({"eval_pool_size": 8}, "eval_pool_size is 8 but .* 4096"),
     ({"texts": "b"}, "held_out_texts is 'b' but .* 'a'.*use the same evaluation data"),
+    ({"rows": "9 rows, b"}, "held_out_rows is '9 rows, b' but .* '8 rows, a'.*use the same evaluation data"),
+    ({"mlm_probability": 0.4}, "mlm_probability is 0.4 but .* 0.3"),
 ])  # fmt: skip
 def test_best_scores_of_other_measures_are_not_compared(tmp_path, settings, said):
     best = SAVING | {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss"}
     first = trainer_for(tmp_path / "a", "mlm", Tokenizer(), **best)
     first.facts.held_out_texts = "a"
+    first.facts.held_out_rows = "8 rows, a"
     first.train()
-    flags = {name: value for name, value in settings.items() if name != "texts"}
+    flags = {name: value for name, value in settings.items() if name not in ("texts", "rows")}
     run = trainer_for(tmp_path / "b", "mlm", Tokenizer(), **best | flags)
     run.facts.held_out_texts = settings.get("texts", "a")
+    run.facts.held_out_rows = settings.get("rows", "8 rows, a")
     with pytest.raises(ValueError, match=said):
         run.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-1"))
     # Its end.
