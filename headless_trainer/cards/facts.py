@@ -104,6 +104,11 @@ def file_names(paths: Sequence[str]) -> str:
     return names
 
 
+def are_several(paths: Sequence[str]) -> bool:
+    """Return whether paths may stand for more than one file, as patterns and folders do."""
+    return len(paths) > 1 or not Path(paths[0]).is_file()
+
+
 def data_name(args: DataArguments | None) -> str | None:
     """Describe the training texts briefly, without paths."""
     if args is None:

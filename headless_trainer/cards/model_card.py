@@ -38,6 +38,7 @@ TEMPLATE_FUNCTIONS = (
     card_facts.linked,
     card_facts.data_name,
     card_facts.file_names,
+    card_facts.are_several,
     card_facts.mean_pool,
 )
 HEADLESS_TAG = "contrastive-weight-tying"

@@ -89,3 +89,12 @@ def test_sources_on_disk_are_named_without_their_paths(tmp_path, monkeypatch):
     data_args = DataArguments(train_file=files)
     assert card_facts.data_name(data_args) == "0.txt, 1.txt, 2.txt, 3.txt, 4.txt and 2 others"
     assert card_facts.data_name(DataArguments()) is None
+
+
+def test_a_pattern_or_a_folder_may_stand_for_several_files(tmp_path):
+    one = tmp_path / "one.txt"
+    one.write_text("text")
+    assert not card_facts.are_several([str(one)])
+    assert card_facts.are_several([str(one), str(one)])
+    assert card_facts.are_several([str(tmp_path / "*.txt")])
+    assert card_facts.are_several([str(tmp_path)])
