@@ -55,6 +55,10 @@ class TextColumn:
                 f"text_column {self.name!r} must hold {content} everywhere in {source}, "
                 f"not {_shown(column.type)}."
             )
+        if _is_category_of_views(column.type):
+            # Arrow cannot decode it. Its categories are not cast to strings, since a table of few
+            # rows holds those of the whole file.
+            return pa.chunked_array([column.to_pylist()], pa.string())
         return column.cast(pa.string())
 
 
@@ -68,6 +72,11 @@ def is_text(column_type: pa.DataType) -> bool:
         or pa.types.is_large_string(column_type)
         or pa.types.is_string_view(column_type)
     )
+
+
+def _is_category_of_views(column_type: pa.DataType) -> bool:
+    """Return whether values of a type are numbers of strings that Arrow stores as views."""
+    return pa.types.is_dictionary(column_type) and pa.types.is_string_view(column_type.value_type)
 
 
 def is_empty(column_type: pa.DataType) -> bool:

@@ -141,18 +141,23 @@ def shards(
 def _documents_of_rows(
     tables: Iterator[pa.Table], column: TextColumn, source: str
 ) -> Iterator[Documents]:
-    """Yield the documents of rows in order, those that are too long in pieces, one by one."""
+    """Yield the documents of rows in order: one that is too long in pieces, the others together."""
     first_row = 1
     for table in tables:
         texts = column.texts(table, source, first_row)
         first_row += len(table)
-        longest = pc.max(pc.binary_length(texts)).as_py() or 0
-        if longest <= LONGEST:
-            # Bytes, of which there are at least as many as characters.
-            yield Documents(texts)
-        else:
-            for text in texts.to_pylist():
-                yield _cut(text or "", None)
+        # Bytes, of which there are at least as many as characters.
+        may_be_too_long = pc.greater(pc.binary_length(texts), LONGEST)
+        start = 0  # of the rows that are not yielded yet
+        # Rows between two long ones stay together: whoever joins documents into blocks goes through
+        # the whole block for each `Documents`.
+        for row in pc.indices_nonzero(may_be_too_long).to_pylist():
+            if start < row:
+                yield Documents(texts[start:row])
+            yield _cut(texts[row].as_py(), None)
+            start = row + 1
+        if start < len(texts):
+            yield Documents(texts[start:])
 
 
 def read_documents(file: TextIO, sample_by: str) -> Iterator[Documents]:

@@ -53,8 +53,9 @@ def train_tokenizer(
         kind: byte-level BPE, which preserves every text exactly; WordPiece as in BERT (cased),
             which preserves only words; or words, where each string between spaces is one token, as
             in histories of items.
-        vocab_size: number of tokens, specials included; fewer, with a warning, if the texts do not
-            have that many.
+        vocab_size: number of tokens, specials included. With a warning, the tokenizer has fewer if
+            the texts do not yield that many, and more if its specials and, but for words, its
+            single bytes or letters alone are more.
         task: of the model.
         max_seq_length: tokens in a row, saved as ``model_max_length``.
 
@@ -99,15 +100,32 @@ def train_tokenizer(
     else:
         # An unknown token from above stays.
         specials = {"unk_token": "<|endoftext|>", "bos_token": "<|endoftext|>"} | specials
-    reached = backend.get_vocab_size()
-    if reached != vocab_size:
-        logger.warning("vocab_size is %d but the texts yield only %d tokens.", vocab_size, reached)
+    _warn_of_other_size(vocab_size, backend.get_vocab_size(), kind)
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         model_max_length=max_seq_length,
         clean_up_tokenization_spaces=False,
         **specials,
     )
+
+
+def _warn_of_other_size(vocab_size: int, reached: int, kind: str) -> None:
+    """Warn of a tokenizer with fewer or more tokens than were asked for."""
+    if reached < vocab_size:
+        logger.warning(
+            "vocab_size is %d but the texts yield only %d tokens. More texts may yield more.",
+            vocab_size,
+            reached,
+        )
+    elif reached > vocab_size:
+        logger.warning(
+            "vocab_size is %d but the tokenizer has %d tokens, the fewest that one of the kind %r "
+            "has with these texts. Set vocab_size to at least %d.",
+            vocab_size,
+            reached,
+            kind,
+            reached,
+        )
 
 
 def _trained_bpe(reader: "_Reader", vocab_size: int, specials: list[str]) -> Tokenizer:

@@ -7,6 +7,7 @@ from pyarrow import parquet
 from row_files import write_jsonl
 
 from headless_trainer.arguments import DataArguments
+from headless_trainer.corpus.columns import TextColumn
 from headless_trainer.corpus.texts import find_texts, load_texts
 
 BOTH = pytest.mark.parametrize("streaming", [False, True])
@@ -89,6 +90,33 @@ def test_a_column_of_categories_may_hold_the_texts(streaming, tmp_path, cache):
     alone = write_categories(tmp_path / "b.parquet", phrase=body)
     args = DataArguments(train_file=[alone], streaming=streaming)
     assert documents(args, cache) == sorted(body)
+
+
+@pytest.mark.parametrize("values", [pa.string_view(), pa.large_string(), pa.string()])
+def test_categories_of_every_type_of_strings_are_read(values):
+    """Also where a row has no category, or one that is null."""
+    numbers = pa.array([2, 0, None, 1, 0], pa.uint32())
+    categories = pa.DictionaryArray.from_arrays(numbers, pa.array(["deep", None, ""], values))
+    column = pa.chunked_array([categories.slice(0, 2), categories.slice(2), categories.slice(0, 0)])
+    texts = TextColumn("text").texts(pa.table({"text": column}), "a file", 1)
+    assert texts.type == pa.string()
+    assert texts.to_pylist() == ["", "deep", None, None, "deep"]
+    none = pa.table({"text": column.slice(5)})
+    assert TextColumn("text").texts(none, "a file", 6).to_pylist() == []
+
+
+@BOTH
+def test_an_arrow_file_of_categories_that_are_views_is_read(streaming, tmp_path, cache):
+    """As Polars writes them."""
+    body = [f"text {number}" for number in range(20)]
+    numbers = pa.array([number % 20 for number in range(2_500)], pa.uint32())
+    categories = pa.DictionaryArray.from_arrays(numbers, pa.array(body, pa.string_view()))
+    table = pa.table({"text": categories})
+    with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as writer:
+        writer.write_table(table)
+    file = str(tmp_path / "a.arrow")
+    args = DataArguments(train_file=[file], validation_file=[file], streaming=streaming)
+    assert documents(args, cache) == sorted(body * 250)
 
 
 def test_the_column_text_is_chosen_among_others(tmp_path):

@@ -9,6 +9,7 @@ import itertools
 import os
 import re
 from collections import Counter
+from pathlib import Path
 
 import datasets
 import pyarrow as pa
@@ -18,7 +19,9 @@ from row_files import DOCUMENTS, write_rows
 
 from headless_trainer.arguments import DataArguments
 from headless_trainer.corpus import documents
+from headless_trainer.corpus.columns import TextColumn
 from headless_trainer.corpus.documents import (
+    LocalFile,
     TextStream,
     batches_by_size,
     pieces,
@@ -362,6 +365,52 @@ def test_long_documents_are_cut_alike_in_every_format(kind, tmp_path, cache, mon
             assert len(sides) == len(cut) and len(set(sides)) == 1, (
                 "all pieces of a document are on one side"
             )
+
+
+def documents_of_rows(texts: list[str | None], path: Path) -> list[documents.Documents]:
+    pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), path)
+    return [*LocalFile(path, "train_file", "line", TextColumn("text")).documents()]
+
+
+@pytest.mark.parametrize("long_row", [0, 500, 999])
+def test_rows_beside_a_long_one_stay_together(long_row, tmp_path, monkeypatch):
+    """Each `Documents` costs a pass over the block that it is joined to."""
+    monkeypatch.setattr(documents, "LONGEST", 60)
+    texts: list[str | None] = [f"row {number}" for number in range(1_000)]
+    texts[long_row] = "word " * 30
+    found = documents_of_rows(texts, tmp_path / "a.parquet")
+    assert len(found) <= 3
+    read = [text for some in found for text in pa.array(some.texts, pa.string()).to_pylist()]
+    assert read == [*texts[:long_row], *pieces("word " * 30), *texts[long_row + 1 :]]
+    alone = [some for some in found if some.position is not None]
+    assert [some.texts for some in alone] == [pieces("word " * 30)]
+
+
+def test_rows_have_the_texts_and_positions_that_they_have_alone(tmp_path, monkeypatch):
+    """Long ones beside each other and at both ends of what is read at once, rows without text,
+    byte-order marks, and a text that is long in bytes but not in characters.
+    """
+    monkeypatch.setattr(documents, "LONGEST", 60)
+    monkeypatch.setattr(documents, "_ROWS_AT_ONCE", 12)
+    long_ones = ["first " * 20, "\ufeffmark " * 20, "é" * 40, "second " * 30]
+    texts = [long_ones[0], "a", None, long_ones[1], long_ones[2], long_ones[3], "", "\ufeffb", "c"]
+    texts += ["d", "e", long_ones[0], long_ones[3], None, "f"]
+
+    def rows(found: list[documents.Documents]) -> list[tuple[str, int | None]]:
+        found_rows = []
+        for some in found:
+            for text in pa.array(some.texts, pa.string()).to_pylist():
+                found_rows.append((text or "", some.position))
+        return found_rows
+
+    alone = [documents_of_rows([text], tmp_path / "one.parquet") for text in texts]
+    expected = [row for found in alone for row in rows(found)]
+    assert rows(documents_of_rows(texts, tmp_path / "all.parquet")) == expected
+    # Of four long ones, two of which occur twice, one has few characters.
+    assert len({position for _, position in expected}) == 1 + 3
+    assert [text for text, _ in expected] == [
+        piece for text in texts for piece in pieces(text or "")
+    ]
 
 
 def test_blocks_of_a_stream(tmp_path, monkeypatch):

@@ -145,10 +145,26 @@ def test_letters_take_a_quarter_of_a_wordpiece_vocabulary_the_most_frequent_firs
 def test_too_little_and_too_much_text_warn(caplog, monkeypatch):
     tokenizer = train_tokenizer(["abc abc"], vocab_size=5000)
     assert f"vocab_size is 5000 but the texts yield only {len(tokenizer)} tokens" in caplog.text
+    assert "More texts may" in caplog.text and "at least" not in caplog.text
     monkeypatch.setattr(tokenization, "_MOST_CHARACTERS", 9216)
     limited = train_tokenizer(["aaaa bbbb"] * 1024 + ["zzzzyyyy"] * 3000, vocab_size=270)
     assert "first 9216 characters" in caplog.text
     assert not any("zz" in token for token in limited.get_vocab())
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "fewest"), [("bpe", 10, 258), ("wordpiece", 3, 4), ("words", 2, 3)]
+)
+def test_a_vocabulary_below_what_a_kind_needs_warns_of_the_fewest(kind, asked, fewest, caplog):
+    tokenizer = train_tokenizer(["abc abc"] * 3, kind=kind, vocab_size=asked)
+    assert len(tokenizer) == fewest
+    said = f"vocab_size is {asked} but the tokenizer has {fewest} tokens"
+    assert said in caplog.text and f"at least {fewest}." in caplog.text
+    assert "only" not in caplog.text
+    caplog.clear()
+    # The remedy is one.
+    assert len(train_tokenizer(["abc abc"] * 3, kind=kind, vocab_size=fewest)) == fewest
+    assert not caplog.text
 
 
 @pytest.mark.parametrize(("settings", "message"), [
