@@ -53,6 +53,7 @@ def make_run(
     of_run = {
         "trainer": f"{objective.title()}Trainer",
         "held_out_texts": settings.pop("held_out_texts", "a1"),
+        "held_out_rows": settings.pop("held_out_rows", "8 rows, a"),
     }
     of_run["data: max_seq_length"] = settings.pop("max_seq_length", 128)
     config = {

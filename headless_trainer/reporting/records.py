@@ -123,9 +123,17 @@ def _model_settings(folder: Path) -> dict[str, str]:
 
 
 def _read_if_there(path: Path) -> dict:
+    """Read an object of JSON, empty without a file; raise ValueError if the file is damaged."""
     if not path.is_file():
         return {}
-    return json.loads(path.read_text(encoding="utf-8"))
+    try:
+        # A TypeError if the file holds something else than an object.
+        return {} | json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{str(path)!r} is damaged ({type(error).__name__}: {error}). Restore or delete it: "
+            "a report can do without."
+        ) from error
 
 
 def group_runs(arguments: Sequence[str]) -> dict[str, list[TrainingRun]]:

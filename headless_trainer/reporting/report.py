@@ -52,6 +52,8 @@ NOT_SHOWN = (
     "project",
     "model: _name_or_path",
     "model: transformers_version",
+    # Weights of the LayerNorm before a fold, as text of no meaning to readers (`models.fold`).
+    "model: headless_fold",
     "data: preprocessing_num_workers",
     "data: overwrite_cache",
 )

@@ -24,8 +24,10 @@ COMPARABLE_BY = {
     "tasks": "task",
     "vocabularies": "model: vocab_size",
     "tokenizers": "tokenizer",
-    "held-out texts or masks": "held_out_texts",
+    "held-out texts": "held_out_texts",
     "lengths of rows": "data: max_seq_length",
+    "shares of masked tokens": "mlm_probability",
+    "held-out rows": "held_out_rows",
 }
 # Held-out rows of two runs count as equal if they have about as many predicted tokens.
 SAME_ROWS = 0.1
@@ -83,7 +85,8 @@ def held_out(configurations: Configurations, axis: str) -> tuple[float, Rankings
 def first_reaching(points: Iterable[tuple[float, float]], wanted: float) -> float | None:
     """Return where a falling curve first reaches a value, interpolated linearly.
 
-    It is None if the curve never does. ``points`` are pairs of position and value.
+    It is None if the curve never does. Where the first point is already there, the position is that
+    point's, and only an upper bound. ``points`` are pairs of position and value.
     """
     points = list(points)
     if points and points[0][1] <= wanted:
@@ -207,6 +210,10 @@ def _sentences_of_what_the_best_needs(configurations: Configurations) -> list[st
     parts = []
     for name, curve in mean_curves.items():
         end = curve.iloc[-1]
+        at_most = ""
+        if leading[CROSS_ENTROPY].iloc[0] <= end[CROSS_ENTROPY]:
+            # The leader was that good at its first evaluation, and possibly long before.
+            at_most = "at most "
         shares = []
         for axis in AXES:
             points = zip(leading[axis], leading[CROSS_ENTROPY], strict=True)
@@ -214,7 +221,8 @@ def _sentences_of_what_the_best_needs(configurations: Configurations) -> list[st
             shares.append(first_reaching(points, end[CROSS_ENTROPY]) / end[axis])
         of_tokens, of_time = shares
         parts.append(
-            f"{of_tokens:.0%} of the tokens and {of_time:.0%} of the training time of {name}"
+            f"{at_most}{of_tokens:.0%} of the tokens and {at_most}{of_time:.0%} of the training "
+            f"time of {name}"
         )
     return [f"To reach the others' final perplexity, {best} needs {_listed(parts)}."]
 

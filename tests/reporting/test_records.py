@@ -110,6 +110,17 @@ def test_an_evaluation_belongs_to_the_step_it_was_made_at(tmp_path):
     assert found[1:] == [[2000.0, 0.2], [2500.0, 0.25], [3000.0, 0.3]]
 
 
+@pytest.mark.parametrize("name", ["eval_results.json", "config.json", "tokenizer.json"])
+@pytest.mark.parametrize("content", [b'{"eval_loss"', b"[1, 2]", b'{"a": "\xff"}'])
+def test_a_damaged_file_of_a_run_is_named(name, content, tmp_path):
+    run = make_run(tmp_path / "run")
+    (run / name).write_bytes(content)
+    said = refused(tmp_path, run)
+    assert f"{str(run / name)!r} is damaged (" in said and "Restore or delete it" in said
+    (run / name).unlink()
+    assert read_training_run(run).end["step"] == 40
+
+
 def test_the_evaluation_of_the_best_model_is_not_that_of_the_last_step(tmp_path):
     run = make_run(
         tmp_path / "run", (0.1, 0.3, 0.2, None), load_best_model_at_end=True, eval_strategy="steps", save_strategy="steps"

@@ -17,6 +17,7 @@ from scipy import stats
 
 from headless_trainer.checkpoints.token_counts import save_token_counts
 from headless_trainer.cli.make_report import main
+from headless_trainer.models.fold import FOLD
 from headless_trainer.presentation import pictures
 from headless_trainer.presentation.significance import holm
 from headless_trainer.reporting.records import read_training_run
@@ -58,6 +59,16 @@ def test_tables_hold_the_figures(tmp_path, two):
     assert ["objective", "headless", "vanilla"] in rows  # what differs
     assert ["model: architectures", "Headless", "Vanilla"] in rows
     assert not any(row[0] in ("task", "seed", "output_dir") for row in rows)
+
+
+def test_the_weights_of_a_fold_are_no_setting(tmp_path, two):
+    path = two[0] / "config.json"
+    fold = {FOLD: {"layer_norm": "ln_f", "gain": "AAAA" * 99, "shift": "BBBB" * 99}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | fold))
+    page = report(tmp_path, *two)
+    assert ["model: architectures", "Headless", "Vanilla"] in rows_of(page)
+    assert not any(FOLD in row[0] for row in rows_of(page))
+    assert "AAAA" not in page.replace(base64.b64encode(PNG).decode(), "")
 
 
 def test_figures_between_two_evaluations_are_interpolated(tmp_path, two):

@@ -68,6 +68,24 @@ def test_shares_are_of_means_over_seeds_and_read_between_evaluations(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("first", "needs"),
+    [
+        (0.35, "at most 25% of the tokens and at most 6% of the training time"),
+        (0.3, "at most 25% of the tokens and at most 6% of the training time"),
+        # Between the first evaluation, after 1,000 tokens, and the second, after 2,000.
+        (0.2, "37% of the tokens and 9% of the training time"),
+    ],
+)
+def test_what_the_first_evaluation_already_reaches_is_an_upper_bound(first, needs, tmp_path):
+    """The other ends with an accuracy of 30 % after 4,000 tokens, and is a quarter as fast."""
+    fast = make_run(tmp_path / "fast", (first, 0.4, 0.45, 0.5))
+    slow = make_run(tmp_path / "slow", (0.05, 0.1, 0.2, 0.3), pace=250.0, objective="vanilla")
+    assert texts(report(tmp_path, fast, slow), "li")[2] == (
+        f"To reach the others' final perplexity, fast needs {needs} of slow."
+    )
+
+
+@pytest.mark.parametrize(
     "count, wanted, found", [(2, 4.5, 1.5), (2, 6.0, 1), (1, 4.9, None), (0, 1.0, None)]
 )
 def test_the_position_where_a_curve_reaches_a_value_is_interpolated(count, wanted, found):
@@ -112,7 +130,9 @@ def test_runs_that_were_evaluated_only_before_training_are_compared_there(tmp_pa
 
 @pytest.mark.parametrize("settings, changed, reason", [
     ({"task": "mlm"}, {}, "The runs have different tasks (clm, mlm), so their"),
-    ({"held_out_texts": "b2"}, {}, "The runs have different held-out texts or masks (a1, b2), so their"),
+    ({"held_out_texts": "b2"}, {}, "The runs have different held-out texts (a1, b2), so their"),
+    ({"held_out_rows": "9 rows, b"}, {}, "The runs have different held-out rows (8 rows, a, 9 rows, b), so their"),
+    ({}, {"settings.json": ('probability": 0.15', 'probability": 0.3')}, "The runs have different shares of masked tokens (0.15, 0.3), so their"),
     ({"max_seq_length": 64}, {}, "The runs have different lengths of rows (128, 64), so their"),
     ({"vocab_size": 60}, {}, "The runs have different vocabularies (50, 60), so their"),
     ({}, {"tokenizer.json": ('"b"', '"c"')}, "The runs have different tokenizers ("),
