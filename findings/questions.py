@@ -62,6 +62,7 @@ from findings.statements import (
     tying_pulls_vanilla,
     uniform_draws_forget_most,
     unit_scale_and_full_prior_are_best,
+    vanilla_with_adagrad_ends_ahead,
 )
 from headless_trainer.presentation.tables import markdown
 
@@ -704,6 +705,12 @@ RECIPES = {
         "It leads early, is level with AdamW in between, and ends ahead of it at the same rate, "
         f"and of vanilla with AdamW in perplexity. {ONE} No other rate was tried for the tables.",
         adagrad_ends_ahead,
+    ),
+    "recipe_32k_6400_adagrad_vanilla": Record(
+        "Does vanilla gain from row-wise Adagrad at a flat rate, too?",
+        f"Yes, in runs as short as that of headless, at the same rate. {ONE} No other rate was "
+        "tried for the tables.",
+        vanilla_with_adagrad_ends_ahead,
     ),
     "recipe_32k_24400_adagrad": Record(
         "Does row-wise Adagrad at a flat rate suit tables after 25 million tokens?",

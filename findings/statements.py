@@ -176,6 +176,16 @@ def adagrad_ends_ahead(results: Any) -> bool:
     return max(adagrad["perplexity"]) < lowest and tokens == {adagrad["tokens"]}
 
 
+def vanilla_with_adagrad_ends_ahead(results: Any) -> bool:
+    """Whether vanilla has a lower perplexity with row-wise Adagrad than both seeds with AdamW."""
+    [adagrad] = results.values()
+    adamw = read_results("studies/results/recipe_32k_epsilon_6400")[VANILLA]
+    return (
+        max(adagrad["perplexity"]) < min(adamw["perplexity"])
+        and adagrad["tokens"] == adamw["tokens"]
+    )
+
+
 def adagrad_ends_behind(results: Any) -> bool:
     """Whether row-wise Adagrad ends behind all seeds of headless with AdamW, after it has led."""
     [adagrad] = results.values()
