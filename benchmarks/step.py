@@ -118,7 +118,8 @@ def measure_batch(args: argparse.Namespace, batch_size: int) -> dict[str, dict]:
     flags = flags_of(args, batch_size)
     model_args, data_args, settings = parse_args(ARGUMENT_CLASSES, flags)
     task, _, _ = MODELS[args.model]
-    rows, _ = rows_of(stand_in_tokenizer(args.vocab_size), model_args, data_args, settings)
+    tokenizer = stand_in_tokenizer(args.vocab_size)
+    rows, _ = rows_of(tokenizer, model_args, data_args, settings, task)
 
     def request_of(method: str, seconds: float) -> TurnRequest:
         line, more_flags = methods[method]

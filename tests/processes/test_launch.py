@@ -311,6 +311,7 @@ def test_a_slurm_job_starts_from_the_checkpoint_that_it_names_and_later_from_its
     for flags, restarts, words in (
         ("x y z w", "0", f"z w {own} --resume_from_checkpoint auto"),
         (f"x y {named}", "0", f"x y {named} {own}"),
+        (f"x y {named.replace('_', '-')}", "0", f"x y {named.replace('_', '-')} {own}"),
         (f"x y {named}", "1", f"{named} {own} --resume_from_checkpoint auto"),
     ):
         command = ["bash", SBATCH, *flags.split()]
@@ -362,7 +363,7 @@ def test_a_slurm_job_is_requeued_and_goes_on(tmp_path, text_file):
     assert len(requeued.read_text().split()) == 1 and not (output / "model.safetensors").exists()
     stopped = max(int(path.name.partition("-")[2]) for path in output.glob("checkpoint-*"))
     assert 20 <= stopped < 800
-    assert submit().wait(120) == 0
+    assert submit().wait(300) == 0
     assert len(requeued.read_text().split()) == 1
     history = json.loads((output / "trainer_state.json").read_text())["log_history"]
     logged = [logs["step"] for logs in history if "loss" in logs]
