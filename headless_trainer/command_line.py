@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -146,10 +146,11 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
         for field in fields(arguments_class)
         if field.init
     ]
+    full_names = _full_names(dataclass_types)
     settings: dict[str, Any] = {}
     if words and not words[0].startswith("-"):
-        settings = _read_settings(find_config(words.pop(0)), names)
-    words, names_of_null = _without_null(words, names)
+        settings = _read_settings(find_config(words.pop(0)), full_names)
+    words, names_of_null = _without_null(words, full_names)
     for name in names_of_null:
         settings.pop(name, None)
     words = _as_flags(settings) + words
@@ -165,8 +166,8 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
         raise ValueError(
             f"An argument, or its file, must be a JSON object, got {shown!r}: {error}."
         ) from error
-    for arguments in parsed:
-        _hide_tokens(arguments)
+    # Trackers such as wandb publish it.
+    sys.argv[1:] = without_tokens(sys.argv[1:], parsed)
     return tuple(parsed)
 
 
@@ -175,6 +176,18 @@ def words_of(argv: list[str] | None) -> list[str]:
     if argv is None:
         return sys.argv[1:]
     return list(argv)
+
+
+def _full_names(dataclass_types: list[type]) -> dict[str, str]:
+    """Return the name of the field that each name of a flag stands for."""
+    full_names: dict[str, str] = {}
+    for arguments_class in dataclass_types:
+        for field in fields(arguments_class):
+            if field.init:
+                full_names[field.name] = field.name
+                for flag in field.metadata.get("aliases", ()):
+                    full_names[flag.removeprefix("--")] = field.name
+    return full_names
 
 
 def _make_parser(dataclass_types: list[Any]) -> "HfArgumentParser":
@@ -198,10 +211,20 @@ def _make_parser(dataclass_types: list[Any]) -> "HfArgumentParser":
     return parser
 
 
-def _read_settings(path: Path, names: list[str]) -> dict[str, Any]:
-    """Read the settings of a file; refuse a preset with a setting that the command lacks."""
-    settings = _read_config(path)
-    of_another_command = [name for name in settings if name not in names]
+def _read_settings(path: Path, full_names: Mapping[str, str]) -> dict[str, Any]:
+    """Read the settings of a file by their full names; refuse a preset with a setting that the
+    command lacks.
+    """
+    settings: dict[str, Any] = {}
+    for name, value in _read_config(path).items():
+        full_name = full_names.get(name, name)
+        if full_name in settings:
+            raise ValueError(
+                f"Configuration file {str(path)!r}: {name!r} and another name of {full_name!r} "
+                "both occur, give one of them."
+            )
+        settings[full_name] = value
+    of_another_command = [name for name in settings if name not in full_names]
     if path in PRESETS.values() and of_another_command:
         raise ValueError(
             f"Preset {path.stem!r} is for another command: it sets {of_another_command[0]!r}, "
@@ -210,8 +233,10 @@ def _read_settings(path: Path, names: list[str]) -> dict[str, Any]:
     return settings
 
 
-def _without_null(words: list[str], names: list[str]) -> tuple[list[str], list[str]]:
-    """Take ``--name null`` and ``--name=null`` out of the words, and return these names too."""
+def _without_null(words: list[str], full_names: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Take ``--name null`` and ``--name=null`` out of the words, and also return these full
+    names.
+    """
     # First both forms become two words, of which the second may be null.
     separate: list[str] = []
     for word in words:
@@ -225,9 +250,9 @@ def _without_null(words: list[str], names: list[str]) -> tuple[list[str], list[s
     while position < len(separate):
         word = separate[position]
         name = _as_name(word.removeprefix("--"))
-        is_flag = word.startswith("--") and name in names
+        is_flag = word.startswith("--") and name in full_names
         if is_flag and separate[position + 1 : position + 2] == ["null"]:
-            names_of_null.append(name)
+            names_of_null.append(full_names[name])
             position += 2
         else:
             kept.append(word)
@@ -259,14 +284,25 @@ def _describe_unknown(word: str, dataclass_types: list[type], names: list[str]) 
     return f"Unknown argument {flag!r}.{hint} --help-all lists all."
 
 
-def _hide_tokens(arguments: Any) -> None:
-    """Replace tokens of the Hub in ``sys.argv``: trackers such as wandb publish it."""
-    for field in fields(arguments):
-        if not field.name.endswith("token"):
-            continue
-        token = getattr(arguments, field.name)
-        shown_instead = {token: "<token>", f"--{field.name}={token}": f"--{field.name}=<token>"}
-        sys.argv[1:] = [shown_instead.get(word, word) for word in sys.argv[1:]]
+def without_tokens(words: Sequence[str], parsed: Iterable[Any]) -> list[str]:
+    """Return the words of a command line without tokens of the Hub, given what they were parsed
+    into.
+    """
+    tokens = set()
+    for arguments in parsed:
+        for field in fields(arguments):
+            if field.name.endswith("token") and field.name != "mask_token":
+                tokens.add(getattr(arguments, field.name))
+    shown = []
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if word in tokens:
+            shown.append("<token>")
+        elif equals and value in tokens:
+            shown.append(f"{flag}=<token>")
+        else:
+            shown.append(word)
+    return shown
 
 
 def help_text(dataclass_types: list[type]) -> str:
@@ -452,19 +488,21 @@ def _as_flags(settings: dict[str, Any]) -> list[str]:
 
 
 class Yaml(yaml.SafeLoader):
-    """YAML as people expect it: ``no`` and ``off`` are words, and ``1e-4`` is a number.
+    """YAML as people expect it: ``no``, ``off``, ``010`` and dates are words, and ``1e-4`` is a
+    number.
 
     Raises an error for a name that occurs twice in a mapping, where YAML would keep the last value,
     and for aliases, which, nested, can make a file of a few lines exceed any memory.
     """
 
     # PyYAML looks them up by the first character of a word. Of the words that it takes for
-    # booleans, only true and false begin with t or f.
+    # booleans, only true and false begin with t or f. Its integers may be octal or hours.
     yaml_implicit_resolvers = {
         first: [
             (tag, pattern)
             for tag, pattern in resolvers
-            if first in "tTfF" or not tag.endswith(":bool")
+            if (first in "tTfF" or not tag.endswith(":bool"))
+            and not tag.endswith((":timestamp", ":int"))
         ]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
@@ -491,6 +529,9 @@ class Yaml(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][\d_]*)$"), list("-+0123456789")
+)
 # PyYAML wants a dot in a number with an exponent.
 Yaml.add_implicit_resolver(
     "tag:yaml.org,2002:float",

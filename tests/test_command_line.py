@@ -204,7 +204,9 @@ def test_several_values_for_an_argument_that_takes_one_are_refused(argv, write):
 SECRET = "hf_secretOfTheTests"
 
 
-@pytest.mark.parametrize("words", [["--hub_token", SECRET], [f"--hub_token={SECRET}"]])
+@pytest.mark.parametrize("words", [
+    ["--hub_token", SECRET], [f"--hub_token={SECRET}"], ["--hub-token", SECRET], [f"--hub-token={SECRET}"],
+])  # fmt: skip
 def test_the_command_line_that_trackers_publish_holds_no_token(tmp_path, monkeypatch, words):
     """wandb keeps sys.argv beside the settings, which have none."""
     monkeypatch.setattr(
@@ -213,6 +215,21 @@ def test_the_command_line_that_trackers_publish_holds_no_token(tmp_path, monkeyp
     (args,) = parse_args([HeadlessTrainingArguments])
     assert args.hub_token == SECRET and SECRET not in " ".join(sys.argv)
     assert sys.argv[1:3] == ["--output_dir", str(tmp_path)] and sys.argv[-1] == "--use_cpu"
+
+
+def test_null_reaches_a_setting_under_each_of_its_names(write):
+    for name, flag in (("block_size", "max_seq_length"), ("max_seq_length", "block_size")):
+        _, data_args, _ = parse(write({name: 64}), f"--{flag}", "null", "--output_dir", "runs/x")
+        assert data_args.max_seq_length == DataArguments.max_seq_length
+    with pytest.raises(ValueError, match="another name of 'max_seq_length' both occur"):
+        parse(write("block_size: 5\nmax_seq_length: 6\n"))
+
+
+def test_dates_and_octal_numbers_in_a_nested_value_stay_words():
+    values = parse_yaml("a: {b: 2024-01-01, c: 010, d: 1:30, e: 2024-13-45, f: 12, g: 0}", "a file")
+    assert values == {
+        "a": {"b": "2024-01-01", "c": "010", "d": "1:30", "e": "2024-13-45", "f": 12, "g": 0}
+    }
 
 
 def test_a_preset_is_found_by_its_name_and_a_file_by_its_suffix(tmp_path, monkeypatch):

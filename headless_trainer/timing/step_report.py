@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig
 
 from ..arguments import DataArguments
 from ..cards.facts import count, hardware, model_name, software
-from ..command_line import parse_args
+from ..command_line import parse_args, without_tokens
 from ..models.loading import check_length, load_config
 from ..models.trunk import check_one_stack, infer_task, saved_class_with_head
 from ..presentation.tables import markdown
@@ -205,7 +205,7 @@ def compare_steps(
         tokens=tokens_of_step(rows, rows_of_step),
         distinct=distinct_tokens(rows, rows_of_step),
         machine=f"{hardware(args.device)}, {count(torch.get_num_threads(), 'thread')}",
-        flags=argv,
+        flags=without_tokens(argv, [model_args, data_args, args]),
         measured=measured,
     )
 

@@ -243,7 +243,9 @@ def test_a_checkpoint_of_several_modalities_is_compared(tmp_path, clm_tokenizer,
     Gemma3ForConditionalGeneration(config).save_pretrained(folder)
     clm_tokenizer.save_pretrained(folder)
     monkeypatch.setattr(step_report, "measure", lambda *args: timings(trunk=1.0, vanilla=1.0))
-    comparison = compare_steps(["--model_name_or_path", folder, *SMALL_STEPS])
+    flags = ["--model_name_or_path", folder, *SMALL_STEPS, "--token", "hf_secretOfTheTests"]
+    comparison = compare_steps(flags)
+    assert "hf_secretOfTheTests" not in json.dumps(comparison.as_json())
     assert comparison.shape["vocab_size"] == len(clm_tokenizer)
     assert comparison.has_head
     turn = turn_of(request_for("vanilla", "clm", ["--model_name_or_path", folder, *SMALL_STEPS]))
