@@ -16,7 +16,9 @@ over the vocabulary, as in the paper; --do_eval measures the model on held-out r
 from ..signals.handlers import ended_by_signals
 
 
-@ended_by_signals("To resume: repeat the command with --resume_from_checkpoint auto")
+@ended_by_signals(
+    "Repeat the command, and if it trains, with --resume_from_checkpoint auto to resume"
+)
 def main(argv: list[str] | None = None) -> None:
     """Attach the head, and train or evaluate the language model if asked."""
     from ..command_line import errors_in_one_line, parse_args, show_usage

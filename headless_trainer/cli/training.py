@@ -8,7 +8,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -32,7 +32,7 @@ from xxhash import xxh3_128_hexdigest
 from ..arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
 from ..cards.facts import RunFacts
 from ..cards.model_card import write_model_card
-from ..checkpoints.finding import find_start
+from ..checkpoints.finding import checkpoints_in, find_start
 from ..console import log_lines
 from ..corpus import packing, streaming, texts
 from ..corpus.replay import mix_rows
@@ -51,9 +51,9 @@ from ..models.trunk import (
 from ..objectives import objective_of
 from ..processes.coordination import first_process_first, lost_processes_named
 from ..processes.locks import alone_until_exit
-from ..refusals import STREAM, Refusal, refuse
+from ..refusals import STREAM, Refusal, defaults_of, refuse
 from ..reporting import run_results
-from ..signals.handlers import NAMES, deferred
+from ..signals.handlers import NAMES, deferred, leaving
 from ..trainers.checks import CheckedModel, CheckedSettings, check_model, check_settings
 from ..trainers.pretraining import PretrainingTrainer
 from ..trainers.reading import ReadingError, reason_of
@@ -317,6 +317,8 @@ def check_run(
     """Refuse incompatible settings, whose task is set, before anything is read."""
     settings = check_settings(args, trainer_type)
     check_libraries(args)
+    if args.process_index == 0:
+        warn_of_other_lengths(args)
     if data_args.eval_old_file and not is_evaluated(args):
         raise ValueError(
             "eval_old_file is given but nothing is evaluated: "
@@ -335,6 +337,31 @@ def check_run(
         )
         refuse(args, [of_sampling, *STREAM])
     return settings
+
+
+def warn_of_other_lengths(args: HeadlessTrainingArguments) -> None:
+    """Warn of a number of epochs that does not count, and of a warm-up that does not end.
+
+    Presets set a number of steps, and some of them a warm-up in steps.
+    """
+    if args.max_steps <= 0:
+        return
+    default_epochs = defaults_of(args)["num_train_epochs"]
+    if args.num_train_epochs != default_epochs:
+        logger.warning(
+            "num_train_epochs is %g but max_steps is %d, which counts: leave it out "
+            "(--max_steps null, if a preset sets it), or leave num_train_epochs out.",
+            args.num_train_epochs,
+            args.max_steps,
+        )
+    warmup = args.get_warmup_steps(args.max_steps)
+    if warmup >= args.max_steps:
+        logger.warning(
+            "warmup_steps is %d but max_steps is %d, so that learning_rate is never reached: lower "
+            "it, or pass a share of the steps, such as 0.05.",
+            warmup,
+            args.max_steps,
+        )
 
 
 def is_evaluated(args: HeadlessTrainingArguments) -> bool:
@@ -434,8 +461,16 @@ def finish(trainer: PretrainingTrainer, evaluate: bool) -> None:
     metrics = {}
     fault: Exception | None = None
     if evaluate:
+        # Without a checkpoint, no command can resume this one.
+        on_signal: AbstractContextManager[None] = nullcontext()
+        if not checkpoints_in(trainer.args.output_dir):
+            on_signal = leaving(
+                f"The trained model is saved in {trainer.args.output_dir}, without held-out "
+                "figures."
+            )
         try:
-            metrics = final_metrics(trainer)
+            with on_signal:
+                metrics = final_metrics(trainer)
         except (OSError, ValueError) as error:
             # Held-out rows that cannot be read or scored.
             fault = error

@@ -21,9 +21,14 @@ STDERR = 2  # its file descriptor
 
 
 class Stopped(SystemExit):
-    """A signal that ends the program; the exit code is 128 plus its number, as in shells."""
+    """A signal that ends the program; the exit code is 128 plus its number, as in shells.
+
+    Attributes:
+        to_go_on: what to do next, if it is not what `ended_by_signals` says.
+    """
 
     code: int
+    to_go_on: str | None = None
 
 
 def say(text: str) -> None:
@@ -93,6 +98,16 @@ def deferred(message: str) -> Iterator[None]:
 
 
 @contextmanager
+def leaving(state: str) -> Iterator[None]:
+    """Let a signal that ends the program in a context say what it leaves, and not how to go on."""
+    try:
+        yield
+    except Stopped as stopped:
+        stopped.to_go_on = state
+        raise
+
+
+@contextmanager
 def ended_by_signals(to_go_on: str) -> Iterator[None]:
     """Decorate a command: signals end it with one line on how to resume.
 
@@ -104,5 +119,5 @@ def ended_by_signals(to_go_on: str) -> Iterator[None]:
             yield
     except Stopped as stopped:
         if os.environ.get("RANK", "0") == "0":  # of several processes one speaks
-            say(f"Stopped by {NAMES[stopped.code - 128]}. {to_go_on}")
+            say(f"Stopped by {NAMES[stopped.code - 128]}. {stopped.to_go_on or to_go_on}")
         raise
