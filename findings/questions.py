@@ -269,7 +269,7 @@ CONTINUING = {
     "real_models_gemma_begun": Record(
         "Does sampled softmax continue a real model, Gemma 3 270M, as well as the exact softmax?",
         "Yes, at a gentle rate. Both learn the new French texts and keep nearly all of the English "
-        f"ones. At a higher rate both forget. {ONE} A hundred steps were run.",
+        f"ones. At higher rates both forget. {ONE} A hundred steps were run.",
         gemma_learns_and_keeps,
     ),
     "real_models_gemma_begun_half": Record(
