@@ -57,7 +57,8 @@ def make_language_model(
         attach(torch.ones(input_embedding(trunk).num_embeddings, dtype=torch.long))
     else:
         model = attach(counts)
-    # It makes the repository, so nothing that is refused may follow.
+    # It makes the repository, which a refused command should not leave behind. Reading the texts
+    # comes later, so that a wrong token is known before.
     pushes = HubPushes(args) if args.push_to_hub else None
     if counts_texts:
         model = attach(counts_of_corpus(trunk, config, tokenizer, model_args, data_args, args))
