@@ -92,6 +92,8 @@ def parse() -> argparse.Namespace:
         "--glue_flags", default="", help="further flags of run_glue.py: --glue_flags='...'"
     )
     args = shared.at_scale(parser.parse_args(), max_steps=200, vocab_size=16_000)
+    if not args.train_file:
+        parser.error("--train_file is missing: name the files of the old texts at every --scale.")
     # Checked here, not hours later, when the bases are pretrained.
     for objective in args.objectives:
         if objective.partition(" with ")[0] not in OBJECTIVES:
@@ -100,6 +102,11 @@ def parse() -> argparse.Namespace:
                 "flags."
             )
     if args.model_type:
+        if "config_name" in args.settings:
+            parser.error(
+                f"--model_type {args.model_type}: --scale {args.scale} names a whole configuration:"
+                " leave --model_type out, or choose --scale cpu."
+            )
         args.settings["model_type"] = args.model_type
     if args.untied:
         args.settings["tie_word_embeddings"] = "false"
@@ -113,7 +120,11 @@ def train_bases(args: argparse.Namespace) -> dict[int, Path]:
     old_texts = {"train_file": args.settings["train_file"]}
 
     def train_base(seed: int) -> None:
-        run(args, bases[seed], seed, *setting, **old_texts)
+        if run(args, bases[seed], seed, *setting, **old_texts) is None:
+            raise SystemExit(
+                f"The base in {bases[seed]} diverged with --base_rate {args.base_rate:g}: choose a "
+                "smaller --base_rate, and another --output_dir."
+            )
 
     shared.mapped(args, train_base, bases)
     return bases
@@ -142,10 +153,13 @@ def rows_of_texts(
 
 
 def best_rows(rows: list[dict]) -> dict[str, dict]:
-    """Return for each objective its row with the lowest mean perplexity on the new texts."""
+    """Return for each objective its row with the lowest mean perplexity on the new texts; none for
+    an objective of which a run diverged at each rate.
+    """
     best = {}
+    whole = [row for row in rows if math.isfinite(statistics.mean(row["new"]))]
     # From the worst to the best, so that an objective's best row replaces its other ones.
-    for row in sorted(rows, key=lambda row: statistics.mean(row["new"]), reverse=True):
+    for row in sorted(whole, key=lambda row: statistics.mean(row["new"]), reverse=True):
         best[row["objective"]] = row
     return best
 
@@ -288,6 +302,7 @@ def run(
         "max_steps": steps,
         "tokenizer_name": shared.tokenizer_of(args),
         "learning_rate": rate,
+        "lr_scheduler_type": args.schedule,
         "warmup_steps": 0.05,
         "eval_strategy": "steps",
         "per_device_train_batch_size": args.batch_size,
@@ -297,11 +312,12 @@ def run(
     settings |= further_settings
     is_continued = "model_name_or_path" in further_settings
     # The tokenizer is trained already, and a continued model exists already.
-    settled = ["vocab_size"]
+    settled = ["vocab_size", "train_tokenizer", "tokenizer_type"]
     if is_continued:
-        settled += ["model_type", "config_overrides"]
+        settled += ["model_type", "config_name", "config_overrides"]
     settings = {name: value for name, value in settings.items() if name not in settled}
-    command = [sys.executable, "run_pretrain.py", *shared.as_flags(settings)]
+    launcher = shlex.split(args.launcher) or [sys.executable]
+    command = [*launcher, "run_pretrain.py", *shared.as_flags(settings)]
     command += shlex.split(objective_flags)
     if is_continued:
         command += shlex.split(args.continued_flags)

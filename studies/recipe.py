@@ -123,7 +123,7 @@ def tell_of_missing_seeds(args, recipe: str, rate: float, runs: dict[int, Path])
         args: the study's arguments.
         recipe: a recipe of the report.
         rate: the best of all rates in the output folder.
-        runs: folders of its finished runs, by seed.
+        runs: folders of its runs at it that finished or diverged, by seed.
     """
     missing = [str(seed) for seed in args.seeds if seed not in runs]
     if missing:
@@ -138,23 +138,35 @@ def tell_of_missing_seeds(args, recipe: str, rate: float, runs: dict[int, Path])
 def row_of(runs: dict[int, Path], rate: float, losses: dict[float, float]) -> dict:
     """Return what the results hold of a recipe.
 
+    A run that diverged has an infinite perplexity and no accuracy or curve. If all did, what the
+    recipe takes is not a number.
+
     Args:
         runs: folders of its runs at its best rate, by seed.
         rate: the best rate.
         losses: cross-entropy at the first seed, by rate.
     """
-    curves = {seed: curve_of(folder) for seed, folder in sorted(runs.items())}
-    ends = [curve[-1] for curve in curves.values()]
-    evaluations = max(len(curve) for curve in curves.values())
+    seeds = sorted(runs)
+    whole = [seed for seed in seeds if not shared.has_diverged(runs[seed])]
+    curves = {seed: curve_of(runs[seed]) for seed in whole}
+    ends = {seed: curve[-1] for seed, curve in curves.items()}
+    costs = dict.fromkeys(("tokens", "seconds", "processes"), math.nan)
+    if whole:
+        costs = {
+            "tokens": ends[whole[0]]["tokens_seen"],
+            "seconds": statistics.mean(end["seconds"] for end in ends.values()),
+            "processes": processes_of(runs[whole[0]]),
+        }
+    diverged = {"eval_cross_entropy": math.inf, "eval_accuracy": math.nan}
+    ends_of_all = [ends.get(seed, diverged) for seed in seeds]
+    evaluations = max((len(curve) for curve in curves.values()), default=0)
     return {
         "rate": rate,
         "rates_tried": {f"{tried:g}": math.exp(loss) for tried, loss in sorted(losses.items())},
-        "seeds": list(curves),
-        "perplexity": [math.exp(end["eval_cross_entropy"]) for end in ends],
-        "accuracy": [end["eval_accuracy"] for end in ends],
-        "tokens": ends[0]["tokens_seen"],
-        "seconds": statistics.mean(end["seconds"] for end in ends),
-        "processes": processes_of(next(iter(runs.values()))),
+        "seeds": seeds,
+        "perplexity": [math.exp(end["eval_cross_entropy"]) for end in ends_of_all],
+        "accuracy": [end["eval_accuracy"] for end in ends_of_all],
+        **costs,
         # Models that another study trained may have fewer evaluations.
         "curves": {seed: curve for seed, curve in curves.items() if len(curve) == evaluations},
     }
@@ -172,8 +184,11 @@ def reaching(row: dict, baseline: dict) -> tuple[float, float] | None:
     """Return the shares of the baseline's tokens and time after which the mean curve is as good as
     the baseline's end.
 
-    The curve is interpolated linearly between its evaluations; None if it never is as good.
+    The curve is interpolated linearly between its evaluations; None if it never is as good, or if
+    a run of either diverged.
     """
+    if not all(map(math.isfinite, (*row["perplexity"], *baseline["perplexity"]))):
+        return None
     curves = row["curves"].values()
 
     def mean_curve(name: str) -> list[float]:
@@ -193,7 +208,7 @@ def reaching(row: dict, baseline: dict) -> tuple[float, float] | None:
 
 
 def draw(rows: dict):
-    """Draw each recipe's held-out perplexity at its first seed, against tokens and time."""
+    """Draw each recipe's held-out perplexity at its first whole run, against tokens and time."""
     panels = []
     axes = {
         "tokens_seen": ("tokens seen (millions)", 1e6),
@@ -202,6 +217,8 @@ def draw(rows: dict):
     for name, (label, scale) in axes.items():
         series = []
         for recipe, row in rows.items():
+            if not row["curves"]:
+                continue
             curve = next(iter(row["curves"].values()))
             spent = [point[name] / scale for point in curve]
             perplexities = [math.exp(point["eval_cross_entropy"]) for point in curve]

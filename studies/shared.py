@@ -10,6 +10,7 @@ import math
 import os
 import re
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import torch
 
 from headless_trainer.cards.facts import hardware, software
 from headless_trainer.command_line import PRESETS, parse_yaml
+from headless_trainer.files.manifest import WEIGHTS
 from headless_trainer.files.whole import write_whole
 from headless_trainer.presentation.pictures import to_png
 from headless_trainer.reporting.curves import curves
@@ -66,6 +68,8 @@ SCALES = {
 RECIPES = ["headless + Muon", "vanilla tied + bias log q + Muon"]
 # Recorded when a study starts: later changes to the files are not what it runs.
 SOFTWARE = software()
+# Exit statuses after Ctrl-C and SIGTERM, of programs that do not handle them and of those that do.
+STOPPED = (-signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 BASES = {
     "headless": [],
     "headless untied": ["--tie_word_embeddings", "false"],
@@ -189,7 +193,7 @@ def at_scale(args: argparse.Namespace, evaluations: int = 10, **cpu) -> argparse
 
     Args:
         args: parsed arguments. ``settings`` is added: the flags of run_pretrain.py unless a study
-            overrides them.
+            overrides them. So is ``given``: names of the arguments that the command gives.
         evaluations: number of evaluations in a run.
         cpu: settings of this study at --scale cpu.
     """
@@ -217,6 +221,7 @@ def at_scale(args: argparse.Namespace, evaluations: int = 10, **cpu) -> argparse
         "schedule": "lr_scheduler_type",
         "vocab_size": "vocab_size",
     }
+    args.given = {name for name in (*names, "train_file") if getattr(args, name)}
     for name, setting in names.items():
         if getattr(args, name) is None:
             setattr(args, name, settings.get(setting))
@@ -449,7 +454,8 @@ def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict |
     """Start or resume a training run unless it is finished, and return its results; None if it
     diverged.
 
-    Its folder has its command in ``command.txt`` and its console output in ``console.log``.
+    Its folder has its command in ``command.txt`` and its console output in ``console.log``. A run
+    that left nothing to go on from is started anew, even by another command.
 
     Args:
         command: the command, without the checkpoint to resume from.
@@ -466,15 +472,20 @@ def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict |
     record = folder / "command.txt"
     folder.mkdir(parents=True, exist_ok=True)
     words = shlex.join(command[1:])
-    if record.is_file() and record.read_text() != words:
+    has_checkpoint = any(folder.glob("checkpoint-*"))
+    is_done = result.is_file() or diverged.is_file()
+    was_started = record.is_file()
+    if was_started and record.read_text() != words and (has_checkpoint or is_done):
         raise SystemExit(
             f"{folder} has a run of another command, see its command.txt: choose another "
             "--output_dir."
         )
     record.write_text(words)
-    if not result.is_file() and not diverged.is_file():
-        if any(folder.glob("checkpoint-*")):
+    if not is_done:
+        if has_checkpoint:
             command = [*command, "--resume_from_checkpoint", "last"]
+        elif was_started:
+            remove_weights(folder)
         cores = max(1, (os.cpu_count() or 1) // jobs)
         # A number of threads that the user has set stays.
         environment = {"OMP_NUM_THREADS": str(cores)} | os.environ
@@ -484,20 +495,29 @@ def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict |
         output = console.read_bytes()[earlier_bytes:].decode(errors="replace")
         if ended.returncode and "so the run stops" in output:
             diverged.touch()
-        elif ended.returncode:
+        elif ended.returncode and ended.returncode not in STOPPED:
             reason = f"exit status {ended.returncode}"
             error = re.search(r"^\S*(?:Error|Exception)\b.*", output, re.MULTILINE)
             if error:
                 reason = error[0]
             raise SystemExit(f"The run in {folder} failed, see its console.log: {reason}")
         elif not result.is_file():
-            # SIGTERM and Ctrl-C end a run without an error.
+            # SIGTERM and Ctrl-C also end a run with the exit status of success.
             raise SystemExit(
                 f"The run in {folder} was stopped before its end: the same command resumes it."
             )
     if diverged.is_file():
         return None
     return json.loads(result.read_text())
+
+
+def remove_weights(folder: Path) -> None:
+    """Remove the weights of a run that was stopped in its last evaluation and wrote no checkpoint:
+    it cannot be resumed, and a new run beside them is refused.
+    """
+    for path in folder.iterdir():
+        if re.fullmatch(WEIGHTS, path.name):
+            path.unlink()
 
 
 def held_out_points(folder: Path, tokens_per_second: float | None = None) -> list[dict]:
@@ -565,24 +585,86 @@ def spread(values: list[float], digits: int) -> str:
 
 
 def finished(args, recipe: str) -> dict[float, dict[int, Path]]:
-    """Return the folders of a recipe's finished runs, by rate and seed."""
+    """Return the folders of a recipe's runs that have finished or diverged, by rate and seed.
+
+    Raises:
+        SystemExit: if a run has another length, batch or corpus than the study's runs.
+    """
     runs: dict[float, dict[int, Path]] = {}
-    for path in sorted(run_dir(args, recipe, 0.0, 0).parent.glob("*/eval_results.json")):
-        rate, seed = path.parent.name.split("_")
-        runs.setdefault(float(rate), {})[int(seed)] = path.parent
+    for folder in sorted(run_dir(args, recipe, 0.0, 0).parent.glob("*")):
+        if (folder / "eval_results.json").is_file() or has_diverged(folder):
+            check_settings(args, folder)
+            rate, seed = folder.name.split("_")
+            runs.setdefault(float(rate), {})[int(seed)] = folder
     return runs
+
+
+def has_diverged(folder: Path) -> bool:
+    """Whether a run stopped because its loss or weights were not finite."""
+    return (folder / "diverged").is_file()
+
+
+def check_settings(args, folder: Path) -> None:
+    """Refuse a run if its command has another length, batch or corpus than the study's.
+
+    A command that only reads runs is compared by the settings that it gives: one without
+    ``--max_steps`` compares runs of several lengths, as those of equal time. Folders are left out,
+    since runs are copied to other machines, as are settings that differ between the studies that
+    share their models, as the number of evaluations.
+    """
+    record = folder / "command.txt"
+    if not record.is_file():
+        return
+    compared = args.given
+    # The runs that a command has just trained have its defaults too.
+    if not getattr(args, "report_only", True):
+        compared = {*compared, "max_steps", "batch_size"}
+    expected = {
+        "max_steps": ("max_steps", [args.max_steps]),
+        "batch_size": ("per_device_train_batch_size", [args.batch_size]),
+        "train_file": ("train_file", args.train_file),
+    }
+    recorded = values_of_flags(shlex.split(record.read_text()))
+    for argument, (flag, values) in expected.items():
+        if argument not in compared or flag not in recorded:
+            continue
+        wanted = [Path(str(value)).name for value in values]
+        found = [Path(value).name for value in recorded[flag]]
+        if found != wanted:
+            raise SystemExit(
+                f"{folder} has a run with --{flag} {' '.join(found)} but this study's runs have "
+                f"--{flag} {' '.join(wanted)}: pass the same --{argument}, or choose another "
+                "--output_dir."
+            )
+
+
+def values_of_flags(command: list[str]) -> dict[str, list[str]]:
+    """Return the values of a command's flags by their names; the last counts of equal flags."""
+    values: dict[str, list[str]] = {}
+    name = None
+    for word in command:
+        if word.startswith("--"):
+            name = word[2:]
+            values[name] = []
+        elif name is not None:
+            values[name].append(word)
+    return values
 
 
 def best_rate(args, runs: dict[float, dict[int, Path]]) -> tuple[float, dict[float, float]]:
     """Return the rate with the lowest held-out cross-entropy at the first seed, and each rate's
-    cross-entropy there.
+    cross-entropy there, infinity where that run diverged.
     """
     losses = {}
     for rate, folders in runs.items():
         folder = folders.get(args.seeds[0])
-        if folder is not None:
-            results = json.loads((folder / "eval_results.json").read_text())
-            losses[rate] = results["eval_cross_entropy"]
+        if folder is None:
+            continue
+        if has_diverged(folder):
+            losses[rate] = math.inf
+            continue
+        results = json.loads((folder / "eval_results.json").read_text())
+        losses[rate] = results["eval_cross_entropy"]
     return min(losses, key=losses.get), losses
 
 
@@ -593,7 +675,7 @@ def mapped(args, function: Callable, items: Iterable) -> list:
 
 
 def best_runs(args, recipe: str) -> dict[int, Path]:
-    """Return the folders of a recipe's runs at its best rate, by seed."""
+    """Return the folders of a recipe's finished runs at its best rate, by seed."""
     runs = finished(args, recipe)
     if not runs:
         raise SystemExit(
@@ -601,4 +683,11 @@ def best_runs(args, recipe: str) -> dict[int, Path]:
             "first."
         )
     rate, _ = best_rate(args, runs)
-    return runs[rate]
+    # A run that diverged has no model.
+    whole = {seed: folder for seed, folder in runs[rate].items() if not has_diverged(folder)}
+    if not whole:
+        raise SystemExit(
+            f"All runs of {recipe!r} in {args.output_dir} at --rates {rate:g} diverged: run python "
+            "studies/recipe.py with smaller --rates first."
+        )
+    return whole

@@ -216,6 +216,69 @@ def test_a_run_that_fails_says_why_and_one_that_diverged_is_known(study, tmp_pat
         shared.results_of([sys.executable, "-c", ""], tmp_path / "d", "results.json", 1)
 
 
+def test_a_corrected_command_replaces_one_that_left_nothing(study, tmp_path):
+    shared = study("shared")
+    folder = tmp_path / "run"
+    failing = [sys.executable, "-c", "raise ValueError('--learning_rte is unknown')"]
+    with pytest.raises(SystemExit, match="--learning_rte"):
+        shared.results_of(failing, folder, "results.json", 1)
+    code = "import sys; open(sys.argv[1], 'w').write('{}')"
+    corrected = [sys.executable, "-c", code, str(folder / "results.json")]
+    assert shared.results_of(corrected, folder, "results.json", 1) == {}
+    assert "--learning_rte" not in (folder / "command.txt").read_text()
+
+
+@pytest.mark.parametrize("left", ["results.json", "diverged", "checkpoint-5"])
+def test_another_command_replaces_no_run_that_left_something(study, tmp_path, left):
+    (tmp_path / "command.txt").write_text("run_pretrain.py --max_steps 5")
+    (tmp_path / left).touch()
+    with pytest.raises(SystemExit, match="has a run of another command"):
+        study("shared").results_of([sys.executable, "-c", ""], tmp_path, "results.json", 1)
+    assert (tmp_path / "command.txt").read_text() == "run_pretrain.py --max_steps 5"
+
+
+def test_a_run_that_was_stopped_in_its_last_evaluation_starts_anew(study, tmp_path):
+    """Its weights would be refused, as no checkpoint lies beside them to resume from."""
+    shared = study("shared")
+    weights = tmp_path / "model.safetensors"
+    code = (
+        "import sys; from pathlib import Path; folder = Path(sys.argv[1]); "
+        "weights = folder / 'model.safetensors'; "
+        "sys.exit('already holds weights') if weights.exists() else weights.touch(); "
+        "last = folder / 'second_start'; "
+        "(folder / 'results.json').write_text('{}') if last.exists() else sys.exit(143)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with pytest.raises(SystemExit, match="stopped before its end: the same command resumes it"):
+        shared.results_of(command, tmp_path, "results.json", 1)
+    assert weights.is_file()
+    (tmp_path / "second_start").touch()
+    assert shared.results_of(command, tmp_path, "results.json", 1) == {}
+
+
+def test_weights_stay_that_no_run_of_the_study_wrote_or_that_have_a_checkpoint(study, tmp_path):
+    shared = study("shared")
+    failing = [sys.executable, "-c", "raise ValueError"]
+    for name, beside in (("foreign", "config.json"), ("resumed", "checkpoint-5")):
+        folder = tmp_path / name
+        folder.mkdir()
+        for file in ("model.safetensors", beside):
+            (folder / file).touch()
+        with pytest.raises(SystemExit):
+            shared.results_of(failing, folder, "results.json", 1)
+        assert (folder / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("status", [130, 143, -2, -15])
+def test_a_run_that_a_signal_ends_was_stopped_and_did_not_fail(study, tmp_path, status):
+    code = f"import sys; sys.exit({status})"
+    if status < 0:
+        code = f"import os, signal; signal.signal({-status}, signal.SIG_DFL); "
+        code += f"os.kill(os.getpid(), {-status})"
+    with pytest.raises(SystemExit, match="stopped before its end"):
+        study("shared").results_of([sys.executable, "-c", code], tmp_path, "results.json", 1)
+
+
 def test_rows_are_made_before_the_first_run_is_timed(commands, tmp_path, own_cache):
     shared, _ = commands
     cache, lines = tmp_path / "library_cache", tmp_path / "lines.txt"
