@@ -140,12 +140,6 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
         print(help_text(dataclass_types))
         sys.exit()
     parser = _make_parser(dataclass_types)
-    names = [
-        field.name
-        for arguments_class in dataclass_types
-        for field in fields(arguments_class)
-        if field.init
-    ]
     full_names = _full_names(dataclass_types)
     settings: dict[str, Any] = {}
     if words and not words[0].startswith("-"):
@@ -157,6 +151,7 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
     # Before the argument classes check their values: a refusal of theirs would hide these words.
     _, unknown = parser.parse_known_args(words)
     if unknown:
+        names = list(dict.fromkeys(full_names.values()))
         raise ValueError(_describe_unknown(unknown[0], dataclass_types, names))
     try:
         parsed = parser.parse_args_into_dataclasses(words, look_for_args_file=False)

@@ -54,9 +54,8 @@ def make_language_model(
     attach = partial(attach_lm_head, trunk, init=args.init, drawn_share=drawn_share_of(totals))
     if counts_texts:
         # Any counts show whether the model can have the head, and texts may take hours to read.
-        attach(torch.ones(input_embedding(trunk).num_embeddings, dtype=torch.long))
-    else:
-        model = attach(counts)
+        counts = torch.ones(input_embedding(trunk).num_embeddings, dtype=torch.long)
+    model = attach(counts)
     # It makes the repository, which a refused command should not leave behind. Reading the texts
     # comes later, so that a wrong token is known before.
     pushes = HubPushes(args) if args.push_to_hub else None

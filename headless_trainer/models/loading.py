@@ -311,9 +311,9 @@ def _new_model(
     # Left by the run that wrote the configuration, of whose weights they say something.
     config.__dict__.pop(MARK, None)
     config.__dict__.pop(FOLD, None)
-    # Models of several modalities, such as Gemma 3's large ones, have the text model's in a
-    # configuration of its own.
-    for part in {id(part): part for part in (config, config.get_text_config())}.values():
+    # Models of several modalities, such as Gemma 3's large ones, have a configuration of their own
+    # for the text model. Of all others it is the same.
+    for part in (config, config.get_text_config()):
         if hasattr(part, "vocab_size"):
             part.vocab_size = id_count(tokenizer)
         # The configuration may be that of a model with another tokenizer.

@@ -18,6 +18,7 @@ The rules, in their order:
    takes `WORTH_IT` less time or memory, it is said.
 """
 
+from .exact_heads import LIBRARIES
 from .step_arguments import LABELS, TRANSFORMERS, TRUNK
 from .turns import Measurements, head_share
 
@@ -42,8 +43,8 @@ def advise(measured: dict[str, Measurements], has_head: bool) -> str:
     if noise is not None:
         return f"{noise}, so no advice can be given: close other programs, and repeat the command."
     sentences = [_choice(timed, exact_name, has_head)]
-    if exact_name in LABELS:
-        sentences.append(f"{PAGE_OF_OTHER_HEADS} shows how to train {LABELS[exact_name]}.")
+    if exact_name in LIBRARIES:
+        sentences.append(f"{PAGE_OF_OTHER_HEADS} shows how to train {_name(exact_name)}.")
     # Rule 5, which no other rule excludes.
     theirs = timed.get(TRANSFORMERS)
     if theirs is not None:
@@ -91,7 +92,7 @@ def _choice(timed: dict[str, Measurements], exact_name: str, has_head: bool) -> 
     headless_saves = _saved(timed, "headless", exact)
     sampled_saves = _saved(timed, "sampled_softmax", exact)
     if not has_head:
-        return beginning + _choice_without_head(timed.get("headless"), headless_saves, name)
+        return beginning + _choice_without_head(timed, headless_saves, name)
     choice = beginning + _choice_with_head(sampled_saves, name)
     # Rule 4, for a checkpoint of which only the trunk is needed.
     if headless_saves is not None and headless_saves >= WORTH_IT:
@@ -103,15 +104,15 @@ def _choice(timed: dict[str, Measurements], exact_name: str, has_head: bool) -> 
 
 
 def _choice_without_head(
-    headless: Measurements | None, headless_saves: float | None, exact_name: str
+    timed: dict[str, Measurements], headless_saves: float | None, exact_name: str
 ) -> str:
     """Return the end of a sentence by rule 4, for a model that has no head to keep."""
-    if headless is None or headless_saves is None:
+    if headless_saves is None:
         return f", and headless was not timed: stay with {exact_name}."
     if headless_saves < WORTH_IT:
         return f", but headless takes {_change(headless_saves, 'time')}: stay with {exact_name}."
     choice = f": pretrain headless, which takes {_change(headless_saves, 'time')}"
-    if headless.has_free_head:
+    if timed["headless"].has_free_head:
         return f"{choice}, and attach the free head afterwards."
     return (
         f"{choice}, if you need only the trunk. A head for it must be trained afterwards "
