@@ -37,6 +37,7 @@ from ..console import log_lines
 from ..corpus import packing, streaming, texts
 from ..corpus.replay import mix_rows
 from ..corpus.row_cache import cache_folder
+from ..corpus.tokenization import untrained_tokenizer
 from ..files.whole import check_writable
 from ..models import loading
 from ..models.head import Head
@@ -133,8 +134,6 @@ def make_trainer(
     if model_args.model_name_or_path and config.dtype != loading.MASTER_DTYPE:
         saved_dtype = config.dtype
     loading.check_length(config, data_args.max_seq_length)
-    # The random weights of a new model must not depend on what was drawn so far.
-    set_seed(args.seed)
 
     if make_model is None:
         make_model = partial(
@@ -150,6 +149,15 @@ def make_trainer(
     make_checked = partial(
         make_checked_model, make_model, config, data_args, settings, trainer_type.head_class
     )
+    if model_args.train_tokenizer and start.checkpoint is None:
+        # What this model cannot do is refused before the texts are found, read and learnt from.
+        make_checked(
+            untrained_tokenizer(
+                kind=model_args.tokenizer_type, vocab_size=model_args.vocab_size, task=args.task
+            )
+        )
+    # The random weights of a new model must not depend on what was drawn so far.
+    set_seed(args.seed)
     tokenizer = None
     checked = None
     if not model_args.train_tokenizer:

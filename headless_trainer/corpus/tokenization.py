@@ -23,10 +23,8 @@ logger = logging.getLogger(__name__)
 
 _MOST_CHARACTERS = 1_000_000_000  # to read: by then more distinct words no longer matter
 _READ_AT_ONCE = 64  # documents, which may be long
-_CLM_SPECIALS = {"eos_token": "<|endoftext|>", "pad_token": "<|pad|>"}
-_MLM_SPECIALS = {
-    f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")
-}
+_END_OF_TEXT = "<|endoftext|>"
+_MLM_ROLES = ("pad", "unk", "cls", "sep", "mask")
 
 
 def id_count(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -68,18 +66,13 @@ def train_tokenizer(
     ):
         if value not in choices:
             raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")
-    # Copies, since an entry may be added below.
-    specials = dict(_MLM_SPECIALS)
-    if task == "clm":
-        specials = dict(_CLM_SPECIALS)
-    if task == "clm" and kind != "bpe":
-        # An unknown word must not look like the end of a document.
-        specials["unk_token"] = "[UNK]"
+    specials = _special_tokens(kind, task)
     if iter(texts) is texts and kind == "wordpiece":
         # An iterator can be read once, and WordPiece reads its texts twice.
         texts = list(texts)
     reader = _Reader(texts)
-    tokens = list(specials.values())
+    # Several roles may have the same token.
+    tokens = list(dict.fromkeys(specials.values()))
     if kind == "wordpiece":
         backend = _trained_wordpiece(reader, vocab_size, tokens)
     elif kind == "bpe":
@@ -97,9 +90,6 @@ def train_tokenizer(
             pair="[CLS] $A [SEP] $B:1 [SEP]:1",
             special_tokens=[(token, backend.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
         )
-    else:
-        # An unknown token from above stays.
-        specials = {"unk_token": "<|endoftext|>", "bos_token": "<|endoftext|>"} | specials
     _warn_of_other_size(vocab_size, backend.get_vocab_size(), kind)
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -107,6 +97,40 @@ def train_tokenizer(
         clean_up_tokenization_spaces=False,
         **specials,
     )
+
+
+def untrained_tokenizer(
+    *,
+    kind: Literal["bpe", "wordpiece", "words"],
+    vocab_size: int,
+    task: Literal["clm", "mlm"],
+) -> PreTrainedTokenizerFast:
+    """Make a tokenizer with the special tokens and the size that a trained one will have.
+
+    A model that is built for it shows what would be refused after the training.
+    """
+    specials = _special_tokens(kind, task)
+    tokens = list(dict.fromkeys(specials.values()))
+    tokens += [f"[{number}]" for number in range(len(tokens), vocab_size)]
+    ids = {token: number for number, token in enumerate(tokens)}
+    backend = Tokenizer(models.WordLevel(ids, unk_token=specials["unk_token"]))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **specials)
+
+
+def _special_tokens(kind: str, task: str) -> dict[str, str]:
+    """Return the special token of each role, in the order of their ids."""
+    if task == "mlm":
+        return {f"{role}_token": f"[{role.upper()}]" for role in _MLM_ROLES}
+    unknown = _END_OF_TEXT  # stands for nothing: byte-level BPE knows every text
+    if kind != "bpe":
+        # An unknown word must not look like the end of a document.
+        unknown = "[UNK]"
+    return {
+        "eos_token": _END_OF_TEXT,
+        "pad_token": "<|pad|>",
+        "unk_token": unknown,
+        "bos_token": _END_OF_TEXT,
+    }
 
 
 def _warn_of_other_size(vocab_size: int, reached: int, kind: str) -> None:

@@ -480,10 +480,14 @@ def test_a_checkpoint_without_weights_is_refused_before_texts_are_read(
         ),
     ],
 )
+@pytest.mark.parametrize("trains_tokenizer", [False, True])
 def test_a_head_that_cannot_be_trained_is_refused_before_texts_are_read(
-    tmp_path, text_file, mlm_tokenizer, monkeypatch, model, flags, message
+    tmp_path, text_file, mlm_tokenizer, monkeypatch, model, flags, message, trains_tokenizer
 ):
-    mlm_tokenizer.save_pretrained(tmp_path / "tokenizer")
+    tokenizer = ["--train_tokenizer", "--vocab_size", "300"]
+    if not trains_tokenizer:
+        mlm_tokenizer.save_pretrained(tmp_path / "tokenizer")
+        tokenizer = ["--tokenizer_name", tmp_path / "tokenizer"]
     monkeypatch.setattr("headless_trainer.corpus.texts.find_texts", None)  # not reached
     sizes = {
         "mobilebert": "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=16,"
@@ -493,7 +497,7 @@ def test_a_head_that_cannot_be_trained_is_refused_before_texts_are_read(
     said = refused(
         main,
         *("--model_type", model, "--config_overrides", sizes[model]),
-        *("--tokenizer_name", tmp_path / "tokenizer", "--max_seq_length", "16", "--use_cpu"),
+        *(*tokenizer, "--max_seq_length", "16", "--use_cpu"),
         *("--train_file", text_file, "--output_dir", tmp_path / "run"),
         *flags,
     )

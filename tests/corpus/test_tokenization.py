@@ -19,7 +19,7 @@ from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from headless_trainer.corpus import tokenization
 from headless_trainer.corpus.encoding import DocumentEncoder
-from headless_trainer.corpus.tokenization import train_tokenizer
+from headless_trainer.corpus.tokenization import train_tokenizer, untrained_tokenizer
 
 NOUNS = [
     "trainer",
@@ -231,6 +231,17 @@ def marking_tokenizer(template: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, unk_token="<unk>", bos_token="<bos>", eos_token="<eos>"
     )
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "words"])
+def test_an_untrained_tokenizer_has_the_special_tokens_and_the_size_of_a_trained_one(kind, task):
+    trained = train_tokenizer(TEXTS, kind=kind, vocab_size=310, task=task)
+    untrained = untrained_tokenizer(kind=kind, vocab_size=310, task=task)
+    assert untrained.special_tokens_map == trained.special_tokens_map
+    assert untrained.all_special_ids == trained.all_special_ids
+    if kind == "bpe":  # these texts yield fewer tokens of the other kinds
+        assert len(untrained) == len(trained)
 
 
 @pytest.mark.parametrize(
