@@ -367,7 +367,7 @@ MODEL = (
         lambda args: args.model_name_or_path,
     ),
     Refusal(
-        "tokenizer_name",
+        "tokenizer_name mask_token",
         f"train_tokenizer makes a new one: {OF_TWO}",
         lambda args: args.train_tokenizer,
     ),

@@ -160,6 +160,7 @@ REFUSED = {
         {"model_type": "bert", "model_name_or_path": "m"},
         {"config_overrides": "n_layer=2", "model_name_or_path": "m"},
         {"tokenizer_name": "t", "train_tokenizer": True}, {"vocab_size": 299},
+        {"mask_token": "<mask>", "train_tokenizer": True},
         {"tokenizer_type": "wordpiece"},
         {"train_tokenizer": True, "model_name_or_path": "m"},
     ],
