@@ -325,6 +325,9 @@ class HeadlessTrainingArguments(TrainingArguments):
             # perplexity too.
             self.greater_is_better = higher_is_better(self.metric_for_best_model)
         self._choose_precision()
+        if self.max_grad_norm is None:
+            # transformers compares it with 0, which clips nothing.
+            self.max_grad_norm = 0.0
         if self.logging_strategy == "no":
             # transformers would still log the first step.
             self.logging_first_step = False

@@ -107,6 +107,12 @@ RANGES = (
     *outside("output_dir", "name a folder", bool),
     *outside("adam_beta1 adam_beta2", "be at least 0 and below 1", lambda beta: 0 <= beta < 1),
     *outside("dataloader_num_workers", "not be negative", lambda value: value >= 0),
+    *outside("dataloader_prefetch_factor", *AT_LEAST_ONE),
+    Refusal(
+        "dataloader_persistent_workers",
+        f"there are none: set dataloader_num_workers, or {LEAVE}",
+        lambda args: args.dataloader_num_workers == 0,
+    ),
     # NumPy's global generator takes no others.
     *outside("seed data_seed", "be between 0 and 4294967295", lambda value: 0 <= value < 2**32),
     *outside(
@@ -160,6 +166,12 @@ RANGES = (
         "with split_batches a position in the data means other rows: divide "
         "per_device_train_batch_size instead",
         lambda args: args.accelerator_config.split_batches,
+    ),
+    Refusal(
+        "accelerator_config",
+        "num_steps in its gradient_accumulation_kwargs would reach only the first trainer that is "
+        "made with it: set gradient_accumulation_steps instead",
+        lambda args: "num_steps" in (args.accelerator_config.gradient_accumulation_kwargs or {}),
     ),
     Refusal(
         "ddp_static_graph",
@@ -218,6 +230,12 @@ PRETRAINING = (
         "accelerator_config",
         "without use_seedable_sampler a resume would read other rows: set it to true",
         lambda args: not args.accelerator_config.use_seedable_sampler,
+    ),
+    Refusal(
+        "accelerator_config",
+        "without even_batches the processes would wait forever for one that has fewer batches: "
+        "set it to true",
+        lambda args: args.world_size > 1 and not args.accelerator_config.even_batches,
     ),
     Refusal(
         "remove_unused_columns",
@@ -490,15 +508,18 @@ def refuse_parameters(parameters: Mapping[str, Any], table: Mapping[str, str]) -
             raise ValueError(f"{name} is {parameters[name]!r} but {why}.")
 
 
-def check_best_metric(args) -> None:
+def check_best_metric(args, sets: Iterable[str] = ()) -> None:
     """Raise ValueError if ``metric_for_best_model`` is none of `evaluation_metrics`.
 
-    transformers would notice it after the first evaluation.
+    Figures of several evaluation ``sets`` begin with the name of their set. transformers would
+    notice it after the first evaluation.
     """
     name = args.metric_for_best_model
     if name is None:
         return
     known = evaluation_metrics(args)
+    if sets:
+        known = {f"{of_set}_{figure}" for of_set in sets for figure in known}
     if name.removeprefix("eval_") not in known:
         raise ValueError(
             f"metric_for_best_model is {name!r} but must be one of {', '.join(sorted(known))}."

@@ -272,9 +272,11 @@ def trainer_for(
         "mlm_probability": 0.3 if task == "mlm" else 0.15,
     } | settings  # fmt: skip
     data = token_rows(tokenizer) if data is None else data
+    # A slice of a `Dataset` would be a dictionary of its columns, which stands for several sets.
+    held_out = data[:10] if isinstance(data, list) else data
     return make_trainer(
         folder, tiny_model(task, len(tokenizer), objective, dropout=dropout), data, settings, kind,
-        eval_dataset=data[:10], processing_class=tokenizer, callbacks=list(callbacks),
+        eval_dataset=held_out, processing_class=tokenizer, callbacks=list(callbacks),
     )  # fmt: skip
 
 

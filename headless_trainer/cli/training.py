@@ -11,22 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    Trainer,
-    get_scheduler,
     set_seed,
 )
-from transformers.integrations import get_reporting_integration_callbacks
 from xxhash import xxh3_128_hexdigest
 
 from ..arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
@@ -39,6 +34,7 @@ from ..corpus.replay import mix_rows
 from ..corpus.row_cache import cache_folder
 from ..corpus.tokenization import untrained_tokenizer
 from ..files.whole import check_writable
+from ..library_settings import check_libraries
 from ..models import loading
 from ..models.head import Head
 from ..models.trunk import (
@@ -231,6 +227,7 @@ def make_trainer(
         uses_chat_template=column is not None and column.template is not None,
     )
     trainer.take_over(CheckedRun(start, facts, saved_dtype, rows.get("old")))
+    trainer.check_fills_a_batch()
     log_lines.use_console(trainer)
     return trainer
 
@@ -375,44 +372,6 @@ def warn_of_other_lengths(args: HeadlessTrainingArguments) -> None:
 def is_evaluated(args: HeadlessTrainingArguments) -> bool:
     """Whether the run scores held-out rows, during training or at its end."""
     return args.do_eval or args.eval_strategy != "no"
-
-
-def check_libraries(args: HeadlessTrainingArguments) -> None:
-    """Refuse what would fail once the corpus is tokenized.
-
-    That is a tracker, schedule or optimizer, with its settings, that its library cannot make.
-    """
-    with failures_named(args, "report_to"):
-        for tracker in get_reporting_integration_callbacks(args.report_to):
-            tracker()
-    with failures_named(args, "lr_scheduler_type"):
-        steps = max(args.max_steps, 1)
-        schedule_settings: Any = args.lr_scheduler_kwargs  # parsed by now
-        get_scheduler(
-            args.lr_scheduler_type,
-            torch.optim.SGD([torch.zeros(1)]),
-            args.get_warmup_steps(steps),
-            steps,
-            schedule_settings,
-        )
-    with failures_named(args, "use_liger_kernel"):
-        if args.use_liger_kernel:
-            import_module("liger_kernel")
-    with failures_named(args, "optim"):
-        if not args.optim_target_modules:  # otherwise, the model decides
-            Trainer.get_optimizer_cls_and_kwargs(args)
-
-
-@contextmanager
-def failures_named(args: HeadlessTrainingArguments, name: str) -> Iterator[None]:
-    """Name the setting that made a library fail, and its value."""
-    try:
-        yield
-    except (ImportError, RuntimeError, TypeError, ValueError) as error:
-        value = getattr(args, name)
-        raise ValueError(
-            f"{name} is {getattr(value, 'value', value)!r}, which fails: {error}"
-        ) from error
 
 
 def tokenized_rows(

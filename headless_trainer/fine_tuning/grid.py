@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from ..arguments import with_settings
 from ..files.whole import check_writable
 from ..hub.pushes import HubPushes, repository_name
+from ..library_settings import check_libraries
 from ..models.identity import ModelIdentity, identify
 from ..models.loading import check_length, hub_arguments, load_tokenizer
 from ..processes.coordination import first_process_first, lost_processes_named
@@ -95,6 +96,7 @@ def prepare_grid(arguments: GlueArguments, training: GlueTrainingArguments) -> G
     """Check the whole grid, and read the data of its tasks, before any training."""
     arguments.check_grid(training)
     check_devices(training)
+    check_libraries(training)
     tasks = choose_tasks(arguments, training.do_predict)
     check_writable(training.output_dir)
     models = load_models(arguments, tasks)

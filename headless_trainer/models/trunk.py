@@ -55,6 +55,11 @@ def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
         )
     name = type(model).__name__
     check_one_stack(model.config, name)
+    if getattr(model.config, "return_dict", True) is False:
+        raise ValueError(
+            "return_dict is False in the model's configuration, so that its outputs have no names: "
+            "set it to True."
+        )
     trunk = base_of(model)
     if trunk is model and model.get_output_embeddings() is not None:  # Llama 4
         raise ValueError(f"model {name} has a head but names no part below it: pass its AutoModel.")

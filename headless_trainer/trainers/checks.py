@@ -4,6 +4,7 @@ A trainer that is made in Python checks both in its constructor. A command check
 before it reads its texts, which may take hours, and hands the `CheckedModel` to the constructor.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,24 +50,22 @@ class CheckedModel:
 
 
 def check_settings(
-    args: HeadlessTrainingArguments, trainer_class: type, *, has_named_sets: bool = False
+    args: HeadlessTrainingArguments, trainer_class: type, *, evaluation_sets: Iterable[str] = ()
 ) -> CheckedSettings:
     """Check settings, whose task is set.
 
     Args:
         args: the settings.
         trainer_class: the trainer. A user's may log figures that we do not know.
-        has_named_sets: whether there are several evaluation sets, whose figures begin with their
-            names.
+        evaluation_sets: the names of several evaluation sets, with which their figures begin.
 
     Raises:
         ValueError: for a setting, or several together, that the trainers cannot honour.
     """
     check_devices(args)
     refuse(args, PRETRAINING)
-    is_ours = trainer_class.__module__.startswith(__package__)
-    if is_ours and not has_named_sets:
-        check_best_metric(args)
+    if trainer_class.__module__.startswith(__package__):
+        check_best_metric(args, evaluation_sets)
     return CheckedSettings(args)
 
 
@@ -93,6 +92,7 @@ def check_model(
             "output_router_logits is True but no trainer here adds the loss of routers: set it to "
             "False."
         )
+    check_saves_activations(inner, args)
     if args.task == "clm":
         check_causal(trunk)
     head_class.check(inner, args)
@@ -100,6 +100,23 @@ def check_model(
     assert args.task is not None
     make_targets = TargetMaker(args.task, inner, tokenizer, args)
     return CheckedModel(settings, model, tokenizer, make_targets)
+
+
+def check_saves_activations(model: PreTrainedModel, args: HeadlessTrainingArguments) -> None:
+    """Refuse a model without activation checkpointing, and settings of it that torch would
+    refuse at the first step.
+    """
+    # Before transformers 5.23 it has another name.
+    name = "activation_checkpointing"
+    if not hasattr(args, name):
+        name = "gradient_checkpointing"
+    if not getattr(args, name):
+        return
+    if not model.supports_gradient_checkpointing:
+        raise ValueError(
+            f"{name} is True but {type(model).__name__} cannot compute its activations again: "
+            "leave it out, or lower per_device_train_batch_size."
+        )
 
 
 def check_counts(token_counts: Tensor, size: int) -> None:

@@ -204,8 +204,9 @@ class PretrainingTrainer(Trainer):
         self.task = args.task or infer_task(without_adapter(model))
         args.task = self.task
         if settings is None:
-            has_named_sets = isinstance(kwargs.get("eval_dataset"), dict)
-            settings = check_settings(args, type(self), has_named_sets=has_named_sets)
+            sets = kwargs.get("eval_dataset")
+            names = tuple(sets) if isinstance(sets, dict) else ()
+            settings = check_settings(args, type(self), evaluation_sets=names)
         check_optimizer(args, kwargs)
         model = self.trained_part(model)
         inner = without_adapter(model)
@@ -675,7 +676,10 @@ class PretrainingTrainer(Trainer):
         folder = super()._get_output_dir(trial)
         if self.checkpoint_aside is not None:
             return str(self.checkpoint_aside.aside)
-        return self.signal.beside_checkpoints(folder, self.control)
+        # `Trainer` asks at its end, to delete the last checkpoint where save_total_limit is 1 and
+        # another checkpoint is the best one. A repeated command goes on from the last, which
+        # `rotate_checkpoints` has kept, too.
+        return os.path.join(folder, "kept")
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         # With save_strategy `best`, only this answer decides whether a checkpoint is saved, also
@@ -883,7 +887,7 @@ class PretrainingTrainer(Trainer):
                     resume.check_resume(self.run, checkpoint)
                 if self._go_on_from(checkpoint):
                     return TrainOutput(self.state.global_step, float("nan"), {})
-            self._check_fills_a_batch()
+            self.check_fills_a_batch()
             if self.is_fsdp_enabled:
                 saving.prepare_fsdp(self.accelerator.state.fsdp_plugin, self.model)
             self._enter_contexts_of_training(around)
@@ -904,7 +908,7 @@ class PretrainingTrainer(Trainer):
             stream = self.stream.stream
         check_same_rows(self.train_dataset, stream, self.host)
 
-    def _check_fills_a_batch(self) -> None:
+    def check_fills_a_batch(self) -> None:
         """Refuse rows of which every batch would be left out: transformers would name a setting
         that has nothing to do with it.
         """
@@ -919,6 +923,8 @@ class PretrainingTrainer(Trainer):
 
     def _enter_contexts_of_training(self, around: ExitStack) -> None:
         """Enter what surrounds the steps of a training, the outermost first."""
+        # After the callbacks that the user has added since, which may ask for a checkpoint.
+        self.callback_handler.callbacks.sort(key=lambda callback: isinstance(callback, LogAtSaves))
         if self.hub is not None:
             around.push(self._stop_pushes_at_error)
         # A signal after the last step is raised again once everything below is restored.
@@ -961,7 +967,7 @@ class PretrainingTrainer(Trainer):
         train.
         """
         state = resume.read_state(checkpoint)
-        finished = resume.is_finished(self.args, state)
+        finished = resume.is_finished(self.args, checkpoint)
         resume.restore(self.run, self.pools, checkpoint, finished)
         self.restore_totals(checkpoint)
         if not finished:

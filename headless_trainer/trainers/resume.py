@@ -17,6 +17,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from ..arguments import HeadlessTrainingArguments
 from ..checkpoints.finding import check_processes
+from ..checkpoints.settings import read_settings
 from ..checkpoints.token_counts import load_token_counts
 from ..files.manifest import read_facts
 from ..models.checkpoint_weights import check_weights
@@ -46,12 +47,21 @@ def read_state(checkpoint: str) -> TrainerState:
     return TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
 
 
-def is_finished(args: HeadlessTrainingArguments, state: TrainerState) -> bool:
-    """Return whether a run with these arguments has nothing left to train after this state."""
+def is_finished(args: HeadlessTrainingArguments, checkpoint: str) -> bool:
+    """Return whether a run with these arguments has nothing left to train after a checkpoint."""
+    state = read_state(checkpoint)
     if args.max_steps > 0:
         return state.global_step >= args.max_steps
     epochs = state.epoch or 0
-    return epochs >= args.num_train_epochs - 1e-6
+    if epochs < args.num_train_epochs - 1e-6:
+        return False
+    before = read_settings(checkpoint)
+    has_same_end = (
+        before.get("max_steps", -1) <= 0 and before.get("num_train_epochs") == args.num_train_epochs
+    )
+    # The last step of an epoch may have fewer batches than the others, so that a fraction of an
+    # epoch can be reached a step before its end.
+    return not has_same_end or state.global_step >= state.max_steps
 
 
 def check_resume(run: Run, checkpoint: str) -> None:
@@ -60,7 +70,7 @@ def check_resume(run: Run, checkpoint: str) -> None:
     Raises:
         ValueError: with what differs from the run that wrote the checkpoint.
     """
-    finished = is_finished(run.args, read_state(checkpoint))
+    finished = is_finished(run.args, checkpoint)
     check_same_model(run, checkpoint)
     check_same_settings(run, checkpoint, finished)
     if run.reads_own_weights:

@@ -263,7 +263,13 @@ def _masking_rule(
             f"{tokenizer.name_or_path or type(tokenizer).__name__!r}, has no mask token. Use task "
             "'clm', use a tokenizer with a mask token, or name one with --mask_token."
         )
-    vocab_size = min(len(tokenizer), input_embedding(model).num_embeddings)
+    rows = input_embedding(model).num_embeddings
+    if tokenizer.mask_token_id >= rows:
+        raise ValueError(
+            f"The mask token has the id {tokenizer.mask_token_id} but the embedding has {rows} "
+            "rows: call model.resize_token_embeddings(len(tokenizer))."
+        )
+    vocab_size = min(len(tokenizer), rows)
     special_ids = torch.tensor(sorted(tokenizer.all_special_ids), dtype=torch.long)
     return MaskingRule(tokenizer.mask_token_id, vocab_size, special_ids, args.mlm_probability)
 

@@ -3,11 +3,14 @@
 import pytest
 import torch
 from builders import VOCAB, Tokenizer, tiny_model, token_rows
+from transformers import AlbertConfig, AlbertModel
+from transformers.trainer_pt_utils import AcceleratorConfig
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
 from headless_trainer.models.trunk import drop_pooler
 from headless_trainer.trainers import pretraining
 from headless_trainer.trainers.checks import CheckedModel, check_model, check_settings
+from headless_trainer.trainers.step import TargetMaker
 
 
 def settings_of(folder, **settings) -> HeadlessTrainingArguments:
@@ -98,3 +101,80 @@ def test_the_tokenizer_of_the_rows_is_the_checked_one(tmp_path):
     assert checked.is_of(checked.model, tokenizer)
     assert not checked.is_of(checked.model, Tokenizer())
     assert not checked.is_of(torch.nn.Identity(), tokenizer)
+
+
+NAMED_SETS = {"evaluation_sets": ("wiki", "code")}
+
+
+@pytest.mark.parametrize("metric", ["loss", "eval_loss", "wikki_loss", "wiki_bleu"])
+def test_a_metric_without_the_name_of_one_of_several_sets_is_refused(tmp_path, metric):
+    args = settings_of(tmp_path, metric_for_best_model=metric)
+    with pytest.raises(ValueError, match="must be one of .*code_loss.*wiki_loss"):
+        check_settings(args, HeadlessTrainer, **NAMED_SETS)
+
+
+@pytest.mark.parametrize("metric", ["wiki_loss", "eval_code_accuracy"])
+def test_a_metric_with_the_name_of_its_set_is_accepted(tmp_path, metric):
+    args = settings_of(tmp_path, metric_for_best_model=metric)
+    assert check_settings(args, HeadlessTrainer, **NAMED_SETS).args is args
+
+
+def test_a_trainer_refuses_the_metric_of_one_set_where_it_has_several(tmp_path):
+    args = settings_of(tmp_path, metric_for_best_model="loss")
+    rows = token_rows(Tokenizer(), 4)
+    with pytest.raises(ValueError, match="metric_for_best_model is 'loss'"):
+        HeadlessTrainer(
+            tiny_model("clm", VOCAB, "headless"),
+            args,
+            train_dataset=rows,
+            eval_dataset={"wiki": rows, "code": rows},
+        )
+
+
+def test_processes_need_even_batches(tmp_path, monkeypatch):
+    uneven = AcceleratorConfig(even_batches=False)
+    args = settings_of(tmp_path, accelerator_config=uneven)
+    check_settings(args, HeadlessTrainer)
+    monkeypatch.setattr(HeadlessTrainingArguments, "world_size", 2)
+    with pytest.raises(ValueError, match="without even_batches the processes would wait"):
+        check_settings(args, HeadlessTrainer)
+
+
+def albert() -> AlbertModel:
+    sizes = {"hidden_size": 8, "embedding_size": 8, "intermediate_size": 8}
+    return AlbertModel(
+        AlbertConfig(vocab_size=VOCAB, num_attention_heads=1, num_hidden_layers=1, **sizes)
+    )
+
+
+def test_a_model_that_cannot_compute_activations_again_is_refused(tmp_path):
+    name = "activation_checkpointing"
+    if not hasattr(settings_of(tmp_path), name):  # before transformers 5.23
+        name = "gradient_checkpointing"
+    args = settings_of(tmp_path, **{name: True})
+    args.task = "mlm"
+    with pytest.raises(ValueError, match=f"{name} is True but AlbertModel cannot compute"):
+        HeadlessTrainer(albert(), args, processing_class=Tokenizer())
+
+
+def test_a_model_whose_outputs_have_no_names_is_refused(tmp_path):
+    model = tiny_model("clm", VOCAB, "headless")
+    model.config.return_dict = False
+    with pytest.raises(ValueError, match="return_dict is False in the model's configuration"):
+        HeadlessTrainer(model, settings_of(tmp_path))
+
+
+def test_a_mask_token_beyond_the_embedding_is_refused(tmp_path):
+    tokenizer = Tokenizer()
+    tokenizer.mask_token_id = VOCAB  # ids begin with 0
+    model = tiny_model("mlm", VOCAB, "headless")
+    with pytest.raises(ValueError, match=f"The mask token has the id {VOCAB} but the embedding"):
+        TargetMaker("mlm", model, tokenizer, settings_of(tmp_path))
+
+
+def test_no_clipping_may_be_given_as_none(tmp_path):
+    rows = token_rows(Tokenizer(), 4)
+    args = settings_of(tmp_path, max_grad_norm=None)
+    trainer = HeadlessTrainer(tiny_model("clm", VOCAB, "headless"), args, train_dataset=rows)
+    assert trainer.args.max_grad_norm == 0.0
+    assert trainer.train().global_step == 1

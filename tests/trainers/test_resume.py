@@ -23,7 +23,14 @@ from builders import (
 )
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    TrainerCallback,
+    TrainerState,
+)
 from transformers.core_model_loading import WeightRenaming
 
 from headless_trainer import (
@@ -654,9 +661,80 @@ def test_seconds_of_processes_add_up_where_their_number_changes(tmp_path):
 def test_a_resumed_run_may_change_when_it_saves_and_be_longer_than_half_an_epoch(tmp_path):
     state = resumed(tmp_path, save_steps=2, logging_steps=2, eval_steps=2).state
     assert (state.save_steps, state.logging_steps, state.eval_steps) == (2, 2, 2)
-    half = SimpleNamespace(global_step=3, max_steps=9, epoch=0.5)  # of a run that had wanted more
-    runs = [SimpleNamespace(max_steps=-1, num_train_epochs=epochs) for epochs in (0.4, 0.5, 1)]
-    assert [is_finished(run, half) for run in runs] == [True, True, False]
+
+
+def write_state(checkpoint, global_step, max_steps, epoch, num_train_epochs) -> None:
+    """Write what a checkpoint says of its place in a run of epochs."""
+    state = TrainerState(epoch=epoch, global_step=global_step, max_steps=max_steps)
+    state.save_to_json(str(checkpoint / "trainer_state.json"))
+    settings = {"max_steps": -1, "num_train_epochs": num_train_epochs}
+    (checkpoint / "settings.json").write_text(json.dumps(settings))
+
+
+@pytest.mark.parametrize(
+    ("epochs", "finished"), [(0.4, True), (0.5, True), (0.75, False), (1.0, False)]
+)
+def test_a_run_of_epochs_is_finished_where_they_end(tmp_path, epochs, finished):
+    """Of a checkpoint at half an epoch, whose run was to make three quarters."""
+    write_state(tmp_path, global_step=3, max_steps=5, epoch=0.5, num_train_epochs=0.75)
+    run = SimpleNamespace(max_steps=-1, num_train_epochs=epochs)
+    assert is_finished(run, str(tmp_path)) == finished
+
+
+@pytest.mark.parametrize(("step", "finished"), [(2, False), (3, True)])
+def test_a_step_that_reaches_over_the_end_of_a_fraction_of_an_epoch_is_not_the_last(
+    tmp_path, step, finished
+):
+    """Ten batches and four of them a step: after two steps 0.8 epochs, and the run has three."""
+    write_state(tmp_path, global_step=step, max_steps=3, epoch=0.4 * step, num_train_epochs=0.75)
+    run = SimpleNamespace(max_steps=-1, num_train_epochs=0.75)
+    assert is_finished(run, str(tmp_path)) == finished
+
+
+def test_a_resumed_run_makes_the_last_step_of_a_fraction_of_an_epoch(tmp_path):
+    settings = {
+        "max_steps": -1, "num_train_epochs": 0.75, "gradient_accumulation_steps": 4,
+        "per_device_train_batch_size": 2,
+    }  # fmt: skip
+    data = rows(20)
+    whole = trainer_for(tmp_path / "whole", "mlm", Tokenizer(), data=data, **SAVING | settings)
+    whole.train()
+    resumed_run = trainer_for(
+        tmp_path / "resumed", "mlm", Tokenizer(), data=data, **SAVING | settings
+    )
+    resumed_run.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    assert whole.state.global_step == resumed_run.state.global_step == 3
+    builders.assert_same_weights(whole, resumed_run)
+
+
+class SavesAt(TrainerCallback):
+    """Asks for a checkpoint after a step."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_save |= state.global_step == self.step
+
+
+def test_a_checkpoint_that_a_later_callback_asks_for_starts_a_window_of_the_log(tmp_path):
+    settings = {"max_steps": 4, "logging_steps": 4, "save_strategy": "steps", "save_steps": 100}
+
+    def made(name):
+        run = trainer_for(tmp_path / name, "mlm", Tokenizer(), data=rows(), **settings)
+        run.add_callback(SavesAt(3))
+        return run
+
+    whole = made("whole")
+    whole.train()
+    resumed_run = made("resumed")
+    resumed_run.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
+    losses = [
+        [(log["step"], log["loss"]) for log in run.state.log_history if "loss" in log]
+        for run in (whole, resumed_run)
+    ]
+    assert losses[0] == losses[1]
+    assert [step for step, _loss in losses[0]] == [1, 3, 4]
 
 
 def test_counts_over_all_processes_are_the_first_one_s_alone(tmp_path, monkeypatch):
