@@ -45,6 +45,12 @@ def make_language_model(
     name = model_args.model_name_or_path
     config = loading.load_config(model_args)
     check_headless(config, name)
+    task = infer_task(config)
+    if args.task not in (None, task):
+        raise ValueError(
+            f"task is {args.task!r} but {name!r} was trained for {task!r}, and so is its head: "
+            "leave it out."
+        )
     tokenizer = loading.load_tokenizer(model_args)
     loading.warn_of_other_tokenizer(model_args, tokenizer)
     with sources.source("model_name_or_path", name):

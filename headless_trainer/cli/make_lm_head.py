@@ -80,6 +80,8 @@ def check_arguments(model_args, data_args, args) -> None:
         "eval_old_file max_eval_samples", "nothing is scored: add --do_eval, or leave it out"
     )
     refuse(data_args, [of_scoring])
+    of_masking = Refusal("mlm_probability", "nothing is masked: leave it out")
+    refuse(args, [of_masking])
     if args.counts_from != "corpus":
         of_texts = Refusal(
             "train_file dataset_name validation_file max_train_samples streaming",

@@ -97,6 +97,20 @@ def load_scored_model(name_or_path: str, args: ZeroShotArguments) -> "ScoredPosi
     return scored_model
 
 
+def check_device(device: str | None) -> None:
+    """Refuse a device that this machine, or this torch, does not have."""
+    if device is None:
+        return
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:  # AssertionError: a torch without CUDA
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ValueError(
+            f"device is {device!r}, which torch cannot use here ({reason}): name another, or leave "
+            "it out."
+        ) from error
+
+
 def _default_device() -> torch.device | str:
     if torch.accelerator.is_available():
         return torch.accelerator.current_accelerator() or "cpu"
@@ -202,6 +216,11 @@ class ScoredPositions(HFLM):
             # A batch size of auto is tried out on inputs of no request.
             lengths = [len(continuation) for _, _, continuation in requests]
             self._longest = max(lengths, default=0)
+            if self._longest > self.max_length:
+                raise ValueError(
+                    f"an answer has {self._longest} tokens but the model reads {self.max_length}: "
+                    "raise --max_length, or leave this task out."
+                )
         # The last token of an answer is predicted, and not read.
         number_cut = sum(
             1 for _, context, answer in requests if len(context) + len(answer) > self.max_length + 1

@@ -10,7 +10,7 @@ import pandas
 
 from ..presentation.significance import dagger, holm, mean_difference, mean_test, show_p
 from ..presentation.tables import markdown
-from .score_store import metric_label, read_results, score_rows
+from .score_store import inputs_of, metric_label, read_results, score_rows
 
 ARROWS = {True: " ↑", False: " ↓", None: ""}
 # Below the table, where the names of the two models are filled in.
@@ -107,18 +107,13 @@ def _asked_differently(
     if tasks is not None:
         common &= set(tasks)
     return sorted(
-        task for task in common if _inputs(first_results, task) != _inputs(second_results, task)
+        task for task in common if inputs_of(first_results, task) != inputs_of(second_results, task)
     )
 
 
 def _scores_of_documents(results: dict[str, Any]) -> pandas.DataFrame:
     """Return the scores of tasks; groups of tasks have no documents of their own."""
     return score_rows(results).dropna(subset="documents")
-
-
-def _inputs(results: dict[str, Any], task: str) -> tuple:
-    """Return what must be equal in scores to compare: documents, prompts, precision and length."""
-    return results["samples"].get(task, {}).get("sha256"), results.get("asked", {}).get(task)
 
 
 def _compare_score(score: Any, first_documents: list, second_documents: list) -> ComparedScore:
@@ -204,7 +199,7 @@ def zero_shot_table(folders: Iterable[str | Path]) -> str:
             if shots:
                 task += f", {shots}-shot"
             known_inputs = inputs_of_task.setdefault(task, [])
-            inputs = _inputs(results, row.task)
+            inputs = inputs_of(results, row.task)
             if inputs not in known_inputs:
                 known_inputs.append(inputs)
             number = 1 + known_inputs.index(inputs)

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -65,10 +66,54 @@ def add_scores(folder: Path, model: str, results: dict[str, Any], identity: Mode
         )
         stored = {}
     samples = {task: _documents(rows) for task, rows in results["samples"].items()}
+    results = results | {"samples": samples}
+    _drop_groups_of_other_scores(stored, results)
     updated = stored | recorded | {"model": model}
-    for name, by_task in (results | {"samples": samples}).items():
+    for name, by_task in results.items():
         updated[name] = updated.get(name, {}) | by_task
     write_whole(path, json.dumps(updated, default=_as_json).encode())
+
+
+def inputs_of(results: dict[str, Any], task: str) -> tuple:
+    """Return what must be equal in scores to compare: documents, prompts, precision and length.
+
+    Those of a group are what its tasks were asked.
+    """
+    members = results.get("group_subtasks", {}).get(task)
+    if members and task not in results["samples"]:
+        return tuple((member, inputs_of(results, member)) for member in sorted(members))
+    return results["samples"].get(task, {}).get("sha256"), results.get("asked", {}).get(task)
+
+
+def _drop_groups_of_other_scores(stored: dict[str, Any], results: dict[str, Any]) -> None:
+    """Remove stored scores of groups of which a task has now been asked differently, but not the
+    group: they would no longer be those of its tasks.
+    """
+    asked_differently = {
+        task
+        for task in results["samples"]
+        if task in stored.get("samples", {}) and inputs_of(stored, task) != inputs_of(results, task)
+    }
+    for group in _groups_with(asked_differently, stored.get("group_subtasks", {})):
+        if group in results["results"]:
+            continue
+        logger.warning(
+            "The scores of %s are dropped, since one of its tasks was now asked differently: score "
+            "the whole group again.",
+            group,
+        )
+        for by_task in stored.values():
+            if isinstance(by_task, dict):
+                by_task.pop(group, None)
+
+
+def _groups_with(tasks: Collection[str], members: dict[str, list[str]]) -> list[str]:
+    """Return the groups that hold one of the tasks, also in a group within them."""
+
+    def holds(group: str) -> bool:
+        return any(member in tasks or holds(member) for member in members.get(group, []))
+
+    return [group for group in members if holds(group)]
 
 
 def _as_json(value: Any) -> Any:

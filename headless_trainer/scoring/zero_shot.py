@@ -33,6 +33,7 @@ def score_models(models: Sequence[str], args: ZeroShotArguments) -> list[str]:
     # The harness's bootstrap would fork a pool of processes, and a fork beside torch's threads may
     # wait for a lock forever.
     os.environ.setdefault("DISABLE_MULTIPROC", "1")
+    harness_model.check_device(args.device)
     configs = {model: harness_model.check_checkpoint(model) for model in models}
     names = harness_tasks.with_those_of_the_paper(args.scored_tasks)
     manager = harness_tasks.open_tasks(names, args.include_path)

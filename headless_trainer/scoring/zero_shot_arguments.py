@@ -1,5 +1,6 @@
 """Arguments of `headless-trainer lm-eval`."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +13,15 @@ from ..settings import AT_LEAST_ONE, NOT_NEGATIVE
 # annotations as types.
 
 DEFAULT_TASKS = ("lambada_openai",)
-VALUES = (*outside("num_fewshot", *NOT_NEGATIVE), *outside("max_length", *AT_LEAST_ONE))
+VALUES = (
+    *outside("num_fewshot", *NOT_NEGATIVE),
+    *outside("max_length", *AT_LEAST_ONE),
+    *outside(
+        "batch_size",
+        "be a number above 0, or auto, or auto:N, which finds it N times",
+        lambda size: re.fullmatch(r"auto(:[1-9]\d*)?|[1-9]\d*", size),
+    ),
+)
 
 
 @dataclass

@@ -520,6 +520,21 @@ def test_a_fault_in_the_last_run_of_a_grid_stops_it_before_the_first(tmp_path, d
     assert not results(tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--optim", "adamw_bnb_8bit"], "optim is 'adamw_bnb_8bit', which fails"),
+        (["--lr_scheduler_type", "cosine_with_min_lr"], "lr_scheduler_type .*, which fails"),
+    ],
+)
+def test_what_a_library_refuses_is_named_before_models_are_loaded(
+    tmp_path, monkeypatch, data, encoders, flags, message
+):
+    monkeypatch.setattr("headless_trainer.fine_tuning.grid.load_models", None)  # not reached
+    with pytest.raises(SystemExit, match=message):
+        run(encoders, tmp_path / "out", "--tasks", "cola", "--data_dir", data, *flags)
+
+
 @pytest.mark.parametrize("missing", ["evaluate", "sklearn"])
 def test_a_missing_extra_is_named_before_anything_is_loaded(tmp_path, monkeypatch, missing):
     for name in [name for name in sys.modules if name.partition(".")[0] == missing]:

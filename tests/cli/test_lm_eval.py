@@ -281,6 +281,58 @@ def test_a_comparison_is_of_the_tasks_that_are_named(tmp_path, capsys):
     )
 
 
+def write_group(folder: Path, documents: dict[str, list[float]]) -> Path:
+    """Results of a model on a group of tasks, scored together, from their documents' scores."""
+    scores = {
+        task: harness_inputs.as_scores(task, {"acc": (float(np.mean(own)), True, own)})
+        for task, own in documents.items()
+    }
+    merged: dict = {"group_subtasks": {"both": list(documents)}}
+    for of_task in scores.values():
+        for name, by_task in of_task.items():
+            merged[name] = merged.get(name, {}) | by_task
+    mean = float(np.mean([score for own in documents.values() for score in own]))
+    merged["results"]["both"] = {"acc,none": mean}
+    merged["higher_is_better"]["both"] = {"acc": True}
+    add_scores(folder, folder.name, merged, MODEL)
+    return folder
+
+
+def tasks_in_table(*folders: Path) -> list[str]:
+    lines = score_comparison.zero_shot_table(folders).splitlines()[2:]
+    return [line.split("|")[1].strip() for line in lines]
+
+
+def test_groups_whose_tasks_had_other_inputs_stand_in_two_rows(tmp_path):
+    tried = write_group(tmp_path / "tried", {"one": [1.0, 0.0], "two": [1.0, 1.0]})
+    whole = write_group(tmp_path / "whole", {"one": [1.0, 0.0, 0.0], "two": [1.0, 1.0]})
+    again = write_group(tmp_path / "again", {"one": [0.0, 0.0], "two": [0.0, 1.0]})
+    assert tasks_in_table(tried, again) == ["both", "one", "two"]
+    assert tasks_in_table(tried, whole) == [
+        "both",
+        "both, inputs 2",
+        "one",
+        "one, inputs 2",
+        "two",
+    ]
+
+
+def test_a_group_is_dropped_once_one_of_its_tasks_was_asked_differently(tmp_path, caplog):
+    folder = write_group(tmp_path / "m", {"one": [1.0, 0.0], "two": [1.0, 1.0]})
+    # The same documents again: the group is still that of its tasks.
+    write_scores(folder, {"acc": ("mean", True, [1.0, 0.0])}, task="one")
+    assert tasks_in_table(folder) == ["both", "one", "two"]
+    write_scores(folder, {"acc": ("mean", True, [1.0, 0.0, 0.0])}, task="one")
+    assert tasks_in_table(folder) == ["one", "two"]
+    assert "The scores of both are dropped" in caplog.text
+
+
+def test_an_answer_longer_than_the_model_reads_is_refused_with_its_length(inputs, tmp_path):
+    needed = flags(inputs, tmp_path, "--tasks", "tiny_lambada", "--limit", "4", "--max_length", "1")
+    said = refused(main, "--model_name_or_path", inputs / "good", *needed)
+    assert re.search(r"ValueError: an answer has \d+ tokens but the model reads 1: raise", said)
+
+
 def test_failures_are_told_at_the_end_and_tried_again(inputs, tmp_path, monkeypatch):
     tasks = ["--tasks", "tiny_generation", "tiny_lambada", "--limit", "4"]
     typed = ["--model_name_or_path", str(inputs / "good"), *flags(inputs, tmp_path, *tasks)]

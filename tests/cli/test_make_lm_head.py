@@ -180,6 +180,15 @@ def test_settings_that_texts_do_not_have_are_refused(tmp_path, checkpoint, flags
         make_head(checkpoint[0], tmp_path / "lm", *flags, "--train_file", rows)
 
 
+@pytest.mark.parametrize(("flags", "said"), [
+    (["--task", "mlm"], "task is 'mlm' but .* was trained for 'clm', and so is its head"),
+    (["--task", "mlm", "--mlm_probability", "0.3"], "mlm_probability is 0.3 but nothing is masked"),
+])  # fmt: skip
+def test_settings_that_the_head_alone_does_not_have_are_refused(tmp_path, checkpoint, flags, said):
+    with pytest.raises(SystemExit, match=said):
+        make_head(checkpoint[0], tmp_path / "lm", *flags)
+
+
 def test_what_has_no_free_head_is_refused(tmp_path, checkpoint, clm_tokenizer):
     folder, _, counts = checkpoint
     save_token_counts(folder, counts[:-1], {})
