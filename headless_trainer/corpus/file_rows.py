@@ -44,7 +44,8 @@ def read_schema(path: str | os.PathLike, argument: str, rows: int) -> pa.Schema 
     """Return the columns of a file and their types, or None if it has no rows.
 
     Files that do not declare the types show them in their first ``rows`` rows: a column that holds
-    nothing there has the type null.
+    nothing there has the type null. So has one of several types, as fields of metadata often are:
+    it can only be read where nobody needs it.
     """
     if extension(path) == ".parquet":
         with opened(path, argument) as file:
@@ -52,7 +53,7 @@ def read_schema(path: str | os.PathLike, argument: str, rows: int) -> pa.Schema 
             if source.metadata.num_rows == 0:
                 return None
             return source.schema_arrow
-    table = next(read_tables(path, argument, rows=rows), None)
+    table = next(read_tables(path, argument, rows=rows, mixed_are_null=True), None)
     if table is None:
         return None
     return table.schema
@@ -64,6 +65,7 @@ def read_tables(
     *,
     columns: list[str] | None = None,
     rows: int | None = None,
+    mixed_are_null: bool = False,
 ) -> Iterator[pa.Table]:
     """Yield the rows of a file that ``argument`` names, with only the ``columns``.
 
@@ -76,6 +78,8 @@ def read_tables(
     Args:
         rows: the most rows in a table. By default one table holds all, but of a .parquet file with
             a column of categories each group of rows is a table: `read_rows` joins them.
+        mixed_are_null: whether columns of .json and .jsonl whose values have several types are
+            read as nulls, instead of being refused.
 
     Raises:
         FileNotFoundError: if the file does not exist.
@@ -104,7 +108,7 @@ def read_tables(
             lines = as_text(file, newline="\n")
             yield from _cell_tables(_tsv_rows(lines, source), columns, rows)
         else:
-            yield from _json_tables(_json_records(as_text(file)), columns, rows)
+            yield from _json_tables(_json_records(as_text(file)), columns, rows, mixed_are_null)
 
 
 def separator_hint(columns: Sequence[str]) -> str | None:
@@ -276,7 +280,7 @@ def _check_number_of_cells(
 
 
 def _json_tables(
-    records: Iterator[dict], columns: list[str] | None, rows: int | None
+    records: Iterator[dict], columns: list[str] | None, rows: int | None, mixed_are_null: bool
 ) -> Iterator[pa.Table]:
     """Yield tables of JSON objects; the first one's objects name the columns."""
     names = None
@@ -285,7 +289,20 @@ def _json_tables(
             # A dictionary instead of a set, which would have no order.
             names_in_group = dict.fromkeys(chain.from_iterable(group))
             names = _checked_columns(columns, names_in_group)
-        yield pa.table({name: _column(name, [row.get(name) for row in group]) for name in names})
+        arrays = {}
+        for name in names:
+            values = [row.get(name) for row in group]
+            try:
+                arrays[name] = _column(name, values)
+            except MixedTypesError:
+                if not mixed_are_null:
+                    raise
+                arrays[name] = pa.nulls(len(values))
+        yield pa.table(arrays)
+
+
+class MixedTypesError(ValueError):
+    """A column holds values that no single type of Arrow has."""
 
 
 def _json_records(file: io.TextIOBase) -> Iterator[dict]:
@@ -324,4 +341,7 @@ def _column(name: str, values: list) -> pa.Array:
         text = json.dumps(values, ensure_ascii=False)
         return _column(name, json.loads(text.encode(errors="replace")))
     except pa.ArrowException as error:
-        raise ValueError(f"the values of {name!r} have different types ({error})") from error
+        raise MixedTypesError(
+            f"the values of {name!r} have different types ({error}): write them alike, for example "
+            "all as text"
+        ) from error

@@ -174,16 +174,36 @@ def write_predictions(
             # All processes predict, and the first writes.
             continue
         path = Path(training.output_dir, "predictions", f"{name}.jsonl")
-        write_whole(path, as_text(rows.task, rows.table, scores).encode())
+        scores_path = path.with_name(f"{name}_scores.json")
+        predictions = as_text(rows.task, rows.table, scores).encode()
+        if path.is_file() and path.read_bytes() != predictions:
+            _set_aside(path, scores_path)
+        write_whole(path, predictions)
         logger.info(
             "%s: predictions for %s rows of %s in %s", name, f"{len(scores):,}", rows.named, path
         )
-        scores_path = path.with_name(f"{name}_scores.json")
         # Scores of earlier rows must not stand beside these predictions.
         scores_path.unlink(missing_ok=True)
         if any(label is not None for label in rows.labels):
             scored = _scored(name, rows, scores)
             write_whole(scores_path, (json.dumps(scored, indent=1) + "\n").encode())
+
+
+def _set_aside(predictions: Path, scores: Path) -> None:
+    """Give other names to predictions of a model or of rows that only share their name with new
+    ones, and to their scores.
+    """
+    number = 1
+    while (aside := predictions.with_stem(f"{predictions.stem}_{number}")).exists():
+        number += 1
+    predictions.rename(aside)
+    if scores.is_file():
+        scores.rename(aside.with_name(f"{aside.stem}_scores.json"))
+    logger.warning(
+        "%s held other predictions, by another model or of other rows: they are kept in %s.",
+        predictions,
+        aside,
+    )
 
 
 def predict(job: Job, arguments: GlueArguments, training: GlueTrainingArguments) -> np.ndarray:

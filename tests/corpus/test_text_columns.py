@@ -1,5 +1,7 @@
 """Which column holds the texts: one for all files and splits, or a refusal, streamed or not."""
 
+import json
+
 import datasets
 import pyarrow as pa
 import pytest
@@ -293,3 +295,22 @@ def test_a_stream_of_tsv_files_that_were_read_with_quotes_is_another_stream(tmp_
         name = str(tmp_path / f"a.{kind}")
         args = DataArguments(train_file=[name], validation_file=[name], streaming=True)
         assert load_texts(args)["train"].read_by == read_by
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("others", [[1, "a"], [{"a": 1}, {"a": "b"}], [[1], "a"]])
+def test_fields_of_several_types_that_nobody_reads_do_not_matter(tmp_path, others, streaming):
+    rows = [{"text": f"ship {number}", "meta": others[number % 2]} for number in range(40)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    found = find_texts(DataArguments(train_file=[str(path)], streaming=streaming))
+    documents = found.read()
+    texts = {row["text"] for split in documents.values() for row in split}
+    assert texts == {row["text"] for row in rows}
+
+
+def test_a_text_column_of_several_types_is_refused_with_a_remedy(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "a"}\n{"text": 1}\n' * 20)
+    with pytest.raises(OSError, match=r"'text' have different types .*: write them alike"):
+        find_texts(DataArguments(train_file=[str(path)])).read()

@@ -285,6 +285,26 @@ def test_columns_of_a_csv_come_back_as_they_are_written(trained, tmp_path, text_
     assert [row["id"] for row in read(tmp_path / "out/predictions/bert_user_best.jsonl")] == cells
 
 
+def test_predictions_of_other_rows_under_the_same_name_are_set_aside(trained, tmp_path, caplog):
+    root = trained("bert", "classes", "text", "second")
+    rows = read(root / "test.jsonl")
+    folder = tmp_path / "out" / "predictions"
+
+    def predict(*test_rows):
+        test_file = write(tmp_path / "new.jsonl", list(test_rows))
+        command = ["--model_name_or_path", best_of(root), "--do_predict", "--test_file", test_file]
+        run(*command, "--output_dir", tmp_path / "out")
+        return read(folder / "bert_user_best.jsonl")
+
+    first = predict(*rows[:4])
+    assert predict(*rows[:4]) == first
+    assert not (folder / "bert_user_best_1.jsonl").exists()
+    assert len(predict(*rows[4:7])) == 3
+    assert read(folder / "bert_user_best_1.jsonl") == first
+    assert (folder / "bert_user_best_1_scores.json").is_file()
+    assert "they are kept in" in caplog.text
+
+
 def test_the_same_command_predicts_again_and_a_model_that_is_gone_is_named(
     trained, models, tmp_path
 ):
