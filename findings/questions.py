@@ -197,6 +197,18 @@ CONTINUING = {
             share(SAMPLED, EXACT, 0.7, 0.8, "seconds"),
         ),
     ),
+    "adaptation_encoder_today": Record(
+        "How does the sampled softmax of today continue a small encoder at two rates?",
+        "At the best rate of earlier runs it learns more than the exact softmax in both "
+        "pretrainings, and at a sixth of it less. At both rates it keeps more of the old texts. "
+        + TOO_FEW,
+        all_of(
+            below_in_pairs(SAMPLED, EXACT, "new"),
+            below_in_pairs(SAMPLED, EXACT, "old"),
+            below_in_pairs(continued("vanilla", 0.001), continued("sampled_softmax", 0.001), "new"),
+            below_in_pairs(continued("sampled_softmax", 0.001), continued("vanilla", 0.001), "old"),
+        ),
+    ),
     "adaptation_encoder_draws": Record(
         "Does continuing a small encoder need candidates that are drawn from the vocabulary?",
         "With draws, sampled softmax is ahead of the exact softmax in both pretrainings; without "
