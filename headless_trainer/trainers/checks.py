@@ -103,9 +103,7 @@ def check_model(
 
 
 def check_saves_activations(model: PreTrainedModel, args: HeadlessTrainingArguments) -> None:
-    """Refuse a model without activation checkpointing, and settings of it that torch would
-    refuse at the first step.
-    """
+    """Refuse activation checkpointing for a model that has none."""
     # Before transformers 5.23 it has another name.
     name = "activation_checkpointing"
     if not hasattr(args, name):
