@@ -612,8 +612,8 @@ def learning_rates() -> Card:
             rates="as in the table",
             code=UNIFORM_DRAWS,
         ),
-        would_change="The code of today, with which an encoder was run at two of these rates; longer "
-        "training; larger models.",
+        would_change="The code of today, with which an encoder was run at two of these rates; "
+        "longer training; larger models.",
         records=(TIED.folder, ROFORMER.folder, ROFORMER_TODAY.folder),
     )
 

@@ -1288,6 +1288,15 @@ FINE_TUNING = {
         "no clear difference.",
         balanced_is_better_but_not_steadier,
     ),
+    "balanced_loss_mrpc": Record(
+        "Does balanced cross-entropy fine-tune a real encoder better on MRPC, whose classes are "
+        "unbalanced?",
+        "There is no clear difference in Matthews' correlation over six seeds.",
+        all_of(
+            level({"loss": "balanced"}, {"loss": "cross_entropy"}, "score"),
+            level({"loss": "balanced"}, {"loss": "cross_entropy"}, "last_score"),
+        ),
+    ),
     "fine_tuning_parity_steps": Record(
         "Does `glue` have the losses of transformers' own `Trainer`, step by step?",
         "Yes, bit for bit, on five tasks, where both take the rows in the same order. Held-out "
