@@ -8,19 +8,18 @@ import itertools
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..arguments import DataArguments
 from ..corpus.packing import row_settings, tokenize_and_pack
 from ..corpus.texts import load_texts
+from ..corpus.tokenization import untrained_tokenizer
 from ..models.loading import load_tokenizer, warn_of_other_size
 from .step_arguments import CompareStepsArguments, TimedModelArguments
 
 STEPS = 8  # different ones, which repeat
 DEFAULT_SIZE = 32_000  # tokens of a tokenizer that `pretrain` would train
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def token_shares(vocab_size: int) -> Tensor:
@@ -148,13 +147,4 @@ def loads_tokenizer(model_args: TimedModelArguments) -> bool:
 
 def stand_in_tokenizer(size: int) -> PreTrainedTokenizerFast:
     """Make a tokenizer of ``size`` tokens; the first are special ones, and no other is a word."""
-    tokens = [*SPECIAL_TOKENS, *(f"token{number}" for number in range(len(SPECIAL_TOKENS), size))]
-    vocabulary = {token: number for number, token in enumerate(tokens)}
-    return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]")),
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-    )
+    return untrained_tokenizer(kind="wordpiece", vocab_size=size, task="mlm")
