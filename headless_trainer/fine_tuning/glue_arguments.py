@@ -139,7 +139,8 @@ OF_SOME = (
     ),
     Refusal(
         "test_split dataset_config_name data_dir train_split validation_split problem_type loss "
-        "max_train_samples max_eval_samples early_stopping_patience",
+        "seeds max_train_samples max_eval_samples early_stopping_patience save_models "
+        "ignore_mismatched_sizes",
         f"a fine-tuned model predicts test_file, and nothing is trained: {LEAVE}",
         lambda args: args.is_prediction_only,
     ),
