@@ -22,6 +22,7 @@ import time
 import zlib
 from pathlib import Path
 
+import psutil
 import torch
 from transformers import TrainerCallback, set_seed
 from transformers.utils import logging as transformers_logging
@@ -51,6 +52,8 @@ VANILLA = [
 # "Return the name."
 CHARACTERS = 6_000_000
 LEAST_CHARACTERS = 100
+# Between the shares of the processors that other programs use during the two runs.
+LARGEST_DIFFERENCE = 0.1
 
 
 def docstrings(folder: Path) -> list[str]:
@@ -115,6 +118,37 @@ class Clock(TrainerCallback):
         control.should_evaluate |= int(4 * self.used / self.seconds) > int(4 * self.share)
 
 
+class OtherPrograms(TrainerCallback):
+    """Measures how busy other programs keep the processors while a model trains.
+
+    Attributes:
+        share: of the time of all processors, from 0 to 1.
+    """
+
+    def __init__(self) -> None:
+        self.share = 0.0
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.started = time.perf_counter()
+        self.used_before = seconds_of_other_programs()
+
+    def on_train_end(self, args, state, control, **kwargs):
+        used = seconds_of_other_programs() - self.used_before
+        available = (time.perf_counter() - self.started) * psutil.cpu_count()
+        # The readings of the machine and of this process are not of the same moment.
+        self.share = max(0.0, used / available)
+
+
+def seconds_of_other_programs() -> float:
+    """Return the processor time that all other programs have used so far."""
+    machine = psutil.cpu_times()
+    of_all = machine.user + machine.system
+    # Not every system tells the time of programs of low priority, and of other virtual machines.
+    of_all += getattr(machine, "nice", 0.0) + getattr(machine, "steal", 0.0)
+    own = psutil.Process().cpu_times()
+    return of_all - own.user - own.system
+
+
 def main(argv: list[str] | None = None) -> None:
     if argv is None:
         argv = sys.argv[1:]
@@ -129,6 +163,8 @@ def main(argv: list[str] | None = None) -> None:
         folder = Path(headless.args.output_dir)
         args = headless.args
         say(f"headless: {args.max_steps} steps of {args.train_batch_size} rows")
+        beside_headless = OtherPrograms()
+        headless.add_callback(beside_headless)
         train(headless)
         model = headless.language_model()
         model.save_pretrained(folder / "lm")
@@ -150,12 +186,15 @@ def main(argv: list[str] | None = None) -> None:
         vanilla = make_trainer(*parse_args(SETTINGS, [*argv, *vanilla_flags]))
         logging.getLogger("headless_trainer").setLevel(logging.WARNING)
         vanilla.add_callback(Clock(headless.window.train_seconds, warmup=0.1))
+        beside_vanilla = OtherPrograms()
+        vanilla.add_callback(beside_vanilla)
         train(vanilla)
     draw(
         {"headless, with its free head": headless, "with a vocabulary head": vanilla},
         folder / "comparison.png",
     )
     show(folder, headless, vanilla, model)
+    tell_of_other_programs(beside_headless.share, beside_vanilla.share)
 
 
 def say(text: str) -> None:
@@ -207,6 +246,16 @@ def show(folder: Path, headless, vanilla, model) -> None:
         "\nNext, on text of your own:\n  .venv/bin/headless-trainer pretrain recipe_decoder "
         "--train_file 'corpus/*.txt'"
     )
+
+
+def tell_of_other_programs(during_headless: float, during_vanilla: float) -> None:
+    """Say that the runs are not comparable if others disturbed one of them more than the other."""
+    if abs(during_headless - during_vanilla) > LARGEST_DIFFERENCE:
+        print(
+            f"\nThese two are not comparable: other programs used {during_headless:.0%} of the "
+            f"processors during the first run and {during_vanilla:.0%} during the second, so equal "
+            "time was not equal work. Run the demo again while the machine does nothing else."
+        )
 
 
 def perplexity(nats: float) -> str:

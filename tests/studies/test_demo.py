@@ -86,3 +86,37 @@ def test_the_clock_ends_the_run_and_brings_the_rates_down(study, monkeypatch):
         and rates[1:] == sorted(rates[1:])[::-1]
     )
     assert [number for number, each in enumerate(evaluations, 1) if each] == [3, 5, 8, 10]
+
+
+@pytest.mark.parametrize("used_by_others, share", [(0.0, 0.0), (6.0, 0.15), (40.0, 1.0)])
+def test_the_share_of_other_programs_is_what_this_one_did_not_use(
+    study, monkeypatch, used_by_others, share
+):
+    """In 20 seconds on two processors, of which this program uses 5 and waits for the rest."""
+    demo = study("demo")
+    now, machine, own = [100.0], SimpleNamespace(), SimpleNamespace(user=7.0, system=1.0)
+    machine.user, machine.system, machine.steal = 50.0, 10.0, 1.0
+    monkeypatch.setattr(demo.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(demo.psutil, "cpu_count", lambda: 2)
+    monkeypatch.setattr(demo.psutil, "cpu_times", lambda: machine)
+    monkeypatch.setattr(demo.psutil, "Process", lambda: SimpleNamespace(cpu_times=lambda: own))
+    others = demo.OtherPrograms()
+    others.on_train_begin(None, None, None)
+    now[0] += 20.0
+    own.user += 4.0
+    own.system += 1.0
+    machine.user += 4.0 + used_by_others / 2
+    machine.system += 1.0
+    machine.steal += used_by_others / 2
+    others.on_train_end(None, None, None)
+    assert others.share == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    "shares, told", [((0.02, 0.48), True), ((0.48, 0.02), True), ((0.48, 0.45), False)]
+)
+def test_runs_that_were_disturbed_unequally_are_not_comparable(study, capsys, shares, told):
+    demo = study("demo")
+    demo.tell_of_other_programs(*shares)
+    shown = capsys.readouterr().out
+    assert ("48%" in shown and "2%" in shown) == told
