@@ -113,7 +113,8 @@ def _asked_differently(
 
 def _scores_of_documents(results: dict[str, Any]) -> pandas.DataFrame:
     """Return the scores of tasks; groups of tasks have no documents of their own."""
-    return score_rows(results).dropna(subset="documents")
+    rows = score_rows(results)
+    return rows[rows["task"].isin(list(results["samples"]))]
 
 
 def _compare_score(score: Any, first_documents: list, second_documents: list) -> ComparedScore:

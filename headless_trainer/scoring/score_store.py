@@ -141,13 +141,12 @@ def score_rows(results: dict[str, Any]) -> pandas.DataFrame:
     """Return the scores in a results.json, including groups: a row per ``task`` and ``metric``.
 
     The metric has its filter. The other columns are ``value``, ``stderr`` (nan if missing),
-    ``higher_is_better`` (None if undefined), ``documents`` scored, and ``available`` ones (None for
-    a group).
+    ``higher_is_better`` (None if undefined), ``documents`` scored, and ``available`` ones. Those of
+    a group are of all its tasks that have the metric.
     """
     columns = ["task", "metric", "value", "stderr", "higher_is_better", "documents", "available"]
     rows = []
     for task, values in results["results"].items():
-        documents = results["n-samples"].get(task, {})
         directions = results["higher_is_better"].get(task, {})
         for metric, value in values.items():
             name, comma, filter_name = metric.partition(",")
@@ -160,12 +159,27 @@ def score_rows(results: dict[str, Any]) -> pandas.DataFrame:
                     "value": value,
                     "stderr": pandas.to_numeric(error, errors="coerce"),
                     "higher_is_better": directions.get(name),
-                    "documents": documents.get("effective"),
-                    "available": documents.get("original"),
+                    "documents": _count_documents(results, task, metric, "effective"),
+                    "available": _count_documents(results, task, metric, "original"),
                 }
                 rows.append(row)
     table = pandas.DataFrame(rows, columns=columns, dtype=object)
     return table.astype({"value": float, "stderr": float})
+
+
+def _count_documents(results: dict[str, Any], task: str, metric: str, which: str) -> int:
+    """Return how many documents a metric of a task, or of the tasks of a group, is about.
+
+    ``which`` is the harness's word: ``effective`` are those that were scored, ``original`` all that
+    there are.
+    """
+    if task in results["n-samples"]:
+        return results["n-samples"][task][which]
+    return sum(
+        _count_documents(results, member, metric, which)
+        for member in results.get("group_subtasks", {}).get(task, [])
+        if metric in results["results"].get(member, {})
+    )
 
 
 def metric_label(metric: str) -> str:

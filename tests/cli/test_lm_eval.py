@@ -317,6 +317,21 @@ def test_groups_whose_tasks_had_other_inputs_stand_in_two_rows(tmp_path):
     ]
 
 
+def test_a_group_says_how_many_documents_of_its_tasks_were_scored(tmp_path):
+    folder = write_group(tmp_path / "limited", {"one": [1.0, 0.0], "two": [1.0, 1.0, 0.0]})
+    results = read_results(folder)
+    for of_task in results["n-samples"].values():
+        of_task["original"] = 10
+    (folder / "results.json").write_text(json.dumps(results))
+    table = score_comparison.zero_shot_table([folder])
+    shown = dict(re.findall(r"^\| (\w+) \| acc ↑ \| (.+?) \|$", table, re.MULTILINE))
+    assert {task: cell.split("(")[1] for task, cell in shown.items()} == {
+        "both": "of 5)",
+        "one": "of 2)",
+        "two": "of 3)",
+    }
+
+
 def test_a_group_is_dropped_once_one_of_its_tasks_was_asked_differently(tmp_path, caplog):
     folder = write_group(tmp_path / "m", {"one": [1.0, 0.0], "two": [1.0, 1.0]})
     # The same documents again: the group is still that of its tasks.
