@@ -6,12 +6,13 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import checkpoint
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_reporting_integration_callbacks
 
 
 def check_libraries(args: TrainingArguments) -> None:
-    """Refuse a tracker, schedule, optimizer or compiler that its library cannot make.
+    """Refuse what a library cannot make: trackers, schedules, optimizers, compilers, checkpointing.
 
     Raises:
         ValueError: with the setting, its value, and what the library says.
@@ -37,6 +38,22 @@ def check_libraries(args: TrainingArguments) -> None:
             Trainer.get_optimizer_cls_and_kwargs(args)
     if args.torch_compile:
         _check_compiler(args)
+    _check_activation_checkpointing(args)
+
+
+def _check_activation_checkpointing(args: TrainingArguments) -> None:
+    """Refuse settings of activation checkpointing that torch does not have."""
+    # Before transformers 5.23 it has another name.
+    name = "activation_checkpointing_kwargs"
+    if not hasattr(args, name):
+        name = "gradient_checkpointing_kwargs"
+    settings = dict(getattr(args, name) or {})
+    # transformers reads this one, and the others go to torch.
+    settings.pop("every_n_layers", None)
+    # Torch would warn that it has to choose.
+    settings.setdefault("use_reentrant", False)
+    with failures_named(args, name):
+        checkpoint(torch.nn.Identity(), torch.zeros(1, requires_grad=True), **settings)
 
 
 def _check_compiler(args: TrainingArguments) -> None:

@@ -19,6 +19,10 @@ from headless_trainer.library_settings import check_libraries
             {"torch_compile": True, "torch_compile_mode": "nonsense"},
             "torch_compile_mode is 'nonsense', which fails",
         ),
+        (
+            {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"reentrant": True}},
+            r"_checkpointing_kwargs is \{'reentrant': True\}, which fails: .*'reentrant'",
+        ),
         ({"torch_compile_backend": "nonsense"}, "torch_compile_backend is 'nonsense', which fails"),
     ],
 )
@@ -29,7 +33,12 @@ def test_what_a_library_refuses_is_refused_by_name(tmp_path, settings, said):
 
 
 def test_what_the_libraries_can_make_is_accepted(tmp_path):
-    settings = {"torch_compile": True, "torch_compile_mode": "max-autotune"}
+    settings = {
+        "torch_compile": True,
+        "torch_compile_mode": "max-autotune",
+        "gradient_checkpointing": True,
+        "gradient_checkpointing_kwargs": {"use_reentrant": True, "every_n_layers": 2},
+    }
     check_libraries(
         HeadlessTrainingArguments(str(tmp_path), use_cpu=True, report_to="none", **settings)
     )
