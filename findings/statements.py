@@ -450,3 +450,21 @@ def balanced_is_better_but_not_steadier(results: Any) -> bool:
         if not is_better or stats.levene(ours, theirs).pvalue <= 1 - LEVEL:
             return False
     return True
+
+
+def balanced_is_steadier_but_not_better(results: Any) -> bool:
+    """Whether the scores of the balanced loss spread less than those of the plain one by Levene's
+    test, and their means do not differ clearly.
+
+    Source: the results of studies/balanced_loss.py for one task.
+    """
+    balanced, plain = (one_having(results, loss=loss) for loss in ("balanced", "cross_entropy"))
+    for name in ("score", "last_score"):
+        ours = balanced[name]
+        theirs = plain[name]
+        is_steadier = statistics.stdev(ours) < statistics.stdev(theirs)
+        if not is_steadier or stats.levene(ours, theirs).pvalue > 1 - LEVEL:
+            return False
+        if is_clear(ours, theirs):
+            return False
+    return True
