@@ -9,7 +9,7 @@ from transformers.utils import logging as transformers_logging
 
 from ..files import sources
 from ..models.loading import MASTER_DTYPE, POSITIONS_AFTER_PADDING, hub_arguments
-from ..models.trunk import check_vocabulary
+from ..models.trunk import check_is_whole, check_vocabulary
 from .classification_rows import has_segments
 from .glue_arguments import GlueArguments
 
@@ -111,19 +111,7 @@ def load_classifier(
         )
     mismatched = {name for name, *_ in report["mismatched_keys"]}
     new_weights = sorted(mismatched.union(report["missing_keys"]))
-    prefix = f"{model.base_model_prefix}."
-    # A pooler is new on every trunk that was pretrained without one: headless trunks, and our
-    # vanilla ones.
-    lacking = [
-        name
-        for name in new_weights
-        if name.startswith(prefix) and not name.startswith(f"{prefix}pooler")
-    ]
-    if lacking:
-        raise ValueError(
-            f"model_name_or_path {source!r} lacks {len(lacking)} weights of a {config.model_type}, "
-            f"such as {lacking[0]!r}: its config.json does not describe its weights."
-        )
+    check_is_whole(model, report | {"missing_keys": new_weights}, source)
     check_vocabulary(model, tokenizer, source, "name the model's own with --tokenizer_name")
     return model, new_weights
 

@@ -24,7 +24,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from ..files.sources import find_file
 from ..processes.launch import shards
 from .checkpoint_weights import take_out
-from .trunk import find_trunk, infer_task, input_embedding, probe, probe_ids
+from .trunk import check_is_whole, find_task, find_trunk, input_embedding, probe, probe_ids
 
 # Submodules of a trunk with this prefix belong to the head. A final model stores them in a separate
 # file, since other clients that load the trunk do not know them.
@@ -165,7 +165,8 @@ class CandidateHead:
         as a language model reports a new head instead of using the embeddings as one.
         """
         config = PreTrainedConfig.get_config_dict(folder)[0]
-        if infer_task(self.trunk) == "clm":
+        # An architecture without language models has no such client.
+        if find_task(self.trunk) == "clm":
             (folder / "config.json").write_text(
                 json.dumps(config | {"tie_word_embeddings": False}, indent=2) + "\n"
             )
@@ -218,8 +219,12 @@ def untie(trunk: PreTrainedModel, values: Tensor | None = None) -> PreTrainedMod
 def load_trunk(source: str | Path, **kwargs) -> PreTrainedModel:
     """Call ``AutoModel.from_pretrained``, and load the candidate matrix if the configuration
     records one.
+
+    Raises:
+        ValueError: if weights of the trunk or the candidate matrix are missing.
     """
-    trunk = AutoModel.from_pretrained(source, **kwargs)
+    trunk, report = AutoModel.from_pretrained(source, output_loading_info=True, **kwargs)
+    check_is_whole(trunk, report, source)
     if not getattr(trunk.config, MARK, False):
         return trunk
     for path in _files_with_scoring_modules(source, **kwargs):

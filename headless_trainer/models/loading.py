@@ -29,7 +29,13 @@ from .fold import FOLD
 from .lm_head import warn_of_dropped_head
 from .new_tokens import add_rows
 from .projection import check_head_is_known
-from .trunk import check_vocabulary, infer_task, input_embedding, saved_class_with_head
+from .trunk import (
+    check_is_whole,
+    check_vocabulary,
+    infer_task,
+    input_embedding,
+    saved_class_with_head,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -361,6 +367,7 @@ def _continued_language_model(
             **hub_arguments(args),
         )
         check_head_is_known(model, report["unexpected_keys"], source)
+    check_is_whole(model, report, source)
     missing_weights = report["missing_keys"]  # of the head
     if missing_weights:
         lacks = f"model_name_or_path {source!r} lacks {min(missing_weights)}"

@@ -1,7 +1,8 @@
 """Find the trunk of a model and its input embedding, and refuse unsuitable models."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
@@ -41,6 +42,11 @@ OTHER_CLASSES_WITH_HEAD = (
     "MobileBertForPreTraining",
     "RoCBertForPreTraining",
 )
+# What the names of weights begin with if a wrapper was saved instead of the model, and its origin.
+WRAPPERS = {
+    "_orig_mod.": "the result of torch.compile",
+    "module.": "the result of DistributedDataParallel",
+}
 
 
 def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
@@ -88,6 +94,40 @@ def input_embedding(model: PreTrainedModel, name: str | None = None) -> nn.Embed
             "so nothing to contrast with."
         )
     return embedding
+
+
+def check_is_whole(model: PreTrainedModel, report: Mapping[str, Any], source: str | Path) -> None:
+    """Refuse a checkpoint that lacks weights of a model below its head, which would be random.
+
+    Args:
+        model: that was loaded.
+        report: what ``from_pretrained`` says with ``output_loading_info``.
+        source: folder or name of the checkpoint.
+
+    Raises:
+        ValueError: with the number of missing weights, and one of them.
+    """
+    prefix = ""
+    if base_of(model) is not model:
+        prefix = f"{model.base_model_prefix}."
+    # Every trunk that was pretrained without a pooler gets a new one, which nothing reads here.
+    lacking = sorted(
+        name
+        for name in report["missing_keys"]
+        if name.startswith(prefix) and not name.startswith(f"{prefix}pooler")
+    )
+    if not lacking:
+        return
+    reason = "its config.json does not describe its weights"
+    for wrapper, origin in WRAPPERS.items():
+        if any(name.startswith(wrapper) for name in report["unexpected_keys"]):
+            reason = (
+                f"its names begin with {wrapper!r}, since {origin} was saved: save what it holds"
+            )
+    raise ValueError(
+        f"model_name_or_path {str(source)!r} lacks {len(lacking)} weights of a "
+        f"{model.config.model_type}, such as {lacking[0]!r}: {reason}."
+    )
 
 
 def drop_pooler(trunk: PreTrainedModel) -> None:
@@ -151,23 +191,41 @@ def gathered(weight: Tensor) -> AbstractContextManager:
     return deepspeed.zero.GatheredParameters([weight], modifier_rank=0)
 
 
-def check_causal(trunk: PreTrainedModel) -> None:
-    """Refuse next-token prediction with a trunk whose outputs depend on later tokens: it would read
-    the answer.
+def check_direction(trunk: PreTrainedModel, task: str) -> None:
+    """Refuse a task for which a trunk reads too much, or too little.
+
+    To predict next tokens, an output must not depend on later tokens, which are the answer. To
+    predict masked tokens, it must.
+
+    Raises:
+        ValueError: with the task, and which models suit it.
     """
     if is_deepspeed_zero3_enabled():
         return
-    # Only the last token differs, so no output before it may.
+    reads_on = _reads_later_tokens(trunk)
+    name = type(trunk).__name__
+    if task == "clm" and reads_on:
+        raise ValueError(
+            f"task is 'clm' but the outputs of model {name} depend on the following tokens, which "
+            "they must predict: use task 'mlm' or a decoder (GPT-NeoX, Llama, ..., or "
+            "is_decoder=true in a BERT's configuration)."
+        )
+    if task == "mlm" and not reads_on:
+        raise ValueError(
+            f"task is 'mlm' but the outputs of model {name} do not depend on the following tokens, "
+            "so that only the text before a masked token would be read: use task 'clm' or an "
+            "encoder (BERT, ModernBERT, ...)."
+        )
+
+
+def _reads_later_tokens(trunk: PreTrainedModel) -> bool:
+    """Return whether an output depends on tokens after its own."""
     ids = probe_ids(trunk)
     changed = ids.clone()
+    # Only the last token differs.
     changed[:, -1] = ids[:, 0]
     before, after = (probe(trunk, tokens).last_hidden_state[:, :-1] for tokens in (ids, changed))
-    if (before - after).abs().max() > 1e-5:
-        raise ValueError(
-            f"task is 'clm' but the outputs of model {type(trunk).__name__} depend on the "
-            "following tokens, which they must predict: use task 'mlm' or a decoder (GPT-NeoX, "
-            "Llama, ..., or is_decoder=true in a BERT's configuration)."
-        )
+    return bool((before - after).abs().max() > 1e-5)
 
 
 def probe_ids(model: PreTrainedModel) -> Tensor:
@@ -241,7 +299,22 @@ def layer_matrices(model: PreTrainedModel) -> list[Tensor]:
 
 
 def infer_task(model: PreTrainedModel | PreTrainedConfig) -> Literal["mlm", "clm"]:
-    """Return ``mlm`` or ``clm``, from a model's class or from the use of its architecture."""
+    """Return ``mlm`` or ``clm``, from a model's class or from the use of its architecture.
+
+    Raises:
+        ValueError: if neither tells, since the architecture has no language model.
+    """
+    task = find_task(model)
+    if task is None:
+        name = type(model).__name__
+        raise ValueError(f"task cannot be inferred from model {name}: set task to 'mlm' or 'clm'.")
+    return task
+
+
+def find_task(model: PreTrainedModel | PreTrainedConfig) -> Literal["mlm", "clm"] | None:
+    """Return the task of a model like `infer_task`; None if its architecture has no language
+    model.
+    """
     config = getattr(model, "config", model)
     name = type(model).__name__
     if not isinstance(config, PreTrainedConfig):
@@ -262,7 +335,7 @@ def infer_task(model: PreTrainedModel | PreTrainedConfig) -> Literal["mlm", "clm
         return "mlm"
     if has_causal_model:
         return "clm"
-    raise ValueError(f"task cannot be inferred from model {name}: set task to 'mlm' or 'clm'.")
+    return None
 
 
 def saved_class_with_head(config: PreTrainedConfig) -> str | None:

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from ..arguments import HeadlessTrainingArguments
 from ..models.adapters import check_best_model
 from ..models.head import Head
-from ..models.trunk import check_causal, find_trunk, without_adapter
+from ..models.trunk import check_direction, find_trunk, without_adapter
 from ..processes.launch import check_devices
 from ..refusals import PRETRAINING, check_best_metric, refuse
 from .step import TargetMaker
@@ -93,11 +93,10 @@ def check_model(
             "False."
         )
     check_saves_activations(inner, args)
-    if args.task == "clm":
-        check_causal(trunk)
+    assert args.task is not None
+    check_direction(trunk, args.task)
     head_class.check(inner, args)
     check_trained_weights(inner, trunk, args)
-    assert args.task is not None
     make_targets = TargetMaker(args.task, inner, tokenizer, args)
     return CheckedModel(settings, model, tokenizer, make_targets)
 

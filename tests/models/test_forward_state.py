@@ -6,7 +6,7 @@ from builders import VOCAB, Tokenizer, assert_same_weights, make_trainer, token_
 from transformers import RwkvConfig, RwkvForCausalLM, RwkvModel
 
 from headless_trainer.models.forward_state import undivided_weights
-from headless_trainer.models.trunk import check_causal
+from headless_trainer.models.trunk import check_direction
 
 
 def rwkv(kind=RwkvModel):
@@ -32,7 +32,7 @@ def assert_unchanged(model, before: dict) -> None:
 def test_a_check_leaves_the_weights_of_an_rwkv_as_they_are():
     model = rwkv()
     before = copied(model)
-    check_causal(model)
+    check_direction(model, "clm")
     assert_unchanged(model, before)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from architectures import ARCHITECTURES, make_model, multimodal_config
 from builders import VOCAB, Tokenizer, attached_head, make_trainer, save, tiny_model, token_rows
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -453,6 +454,34 @@ def test_a_head_with_a_weight_that_its_class_leaves_out_is_refused(tmp_path, clm
     model.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"holds lm_head\.bias, which GPT2LMHeadModel ignores"):
         loaded(clm_tokenizer, "vanilla", model_name_or_path=str(tmp_path))
+
+
+def test_a_checkpoint_with_fewer_layers_than_its_configuration_is_refused(
+    headless_run, clm_tokenizer
+):
+    run, language_model = headless_run
+    for folder in headless_run:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"n_layer": config["n_layer"] + 1}))
+    lacks = "lacks 12 weights of a gpt2, such as '.*h.2.attn.c_attn.bias': its config.json"
+    for objective in ("headless", "vanilla", "sampled_softmax"):
+        with pytest.raises(ValueError, match=lacks):
+            loaded(clm_tokenizer, objective, model_name_or_path=str(language_model))
+    with pytest.raises(ValueError, match=lacks):
+        attach_lm_head(run)
+
+
+@pytest.mark.parametrize("objective", ["headless", "vanilla"])
+def test_the_weights_of_a_wrapper_are_refused_by_its_name(tmp_path, clm_tokenizer, objective):
+    model = make_model("llama")
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    wrapped = {f"_orig_mod.{name}": weight for name, weight in weights.items()}
+    save_file(wrapped, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        ValueError, match="names begin with '_orig_mod.', since the result of torch"
+    ):
+        loaded(clm_tokenizer, objective, model_name_or_path=str(tmp_path))
 
 
 @pytest.mark.parametrize("objective", ["headless", "vanilla"])

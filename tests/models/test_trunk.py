@@ -28,7 +28,7 @@ from headless_trainer.models.candidate_head import CandidateHead
 from headless_trainer.models.lm_head import attach_lm_head
 from headless_trainer.models.projection import find_projection
 from headless_trainer.models.trunk import (
-    check_causal,
+    check_direction,
     check_headless,
     drop_pooler,
     find_trunk,
@@ -196,10 +196,11 @@ def test_trunk_task_and_projection_of_every_architecture(name):
     assert find_trunk(trunk) is trunk
     drop_pooler(trunk)
     assert not any(key.startswith("pooler.") for key in trunk.state_dict())
-    if task == "clm":
-        return check_causal(trunk)
-    with pytest.raises(ValueError, match="task is 'clm' but the outputs of model .*Model depend"):
-        check_causal(trunk)
+    check_direction(trunk, task)
+    other = "mlm" if task == "clm" else "clm"
+    refusal = f"task is '{other}' but the outputs of model .*Model (do not )?depend"
+    with pytest.raises(ValueError, match=refusal):
+        check_direction(trunk, other)
 
 
 @pytest.mark.parametrize("model", [None, torch.nn.Linear(2, 2)])
@@ -491,7 +492,7 @@ def test_a_factor_of_rounded_logits_is_found():
 
 
 def test_a_bert_told_to_be_a_decoder_is_one():
-    check_causal(make_model("bert", is_decoder=True))
+    check_direction(make_model("bert", is_decoder=True), "clm")
     model = AutoModelForCausalLM.from_config(make_config("bert", is_decoder=True))
     assert type(model).__name__ == "BertLMHeadModel" and infer_task(model) == "clm"
 

@@ -39,7 +39,7 @@ from headless_trainer import (
     VanillaTrainer,
 )
 from headless_trainer.checkpoints.token_counts import load_token_counts
-from headless_trainer.models.candidate_head import untie
+from headless_trainer.models.candidate_head import load_trunk, untie
 from headless_trainer.objective.prior import log_prior
 from headless_trainer.trainers.step import CARRIED
 
@@ -444,3 +444,20 @@ def test_refused(tmp_path, clm_tokenizer, kind, objective, settings, parameters,
     args = made(str(tmp_path), use_cpu=True, report_to="none", **settings or {})
     with pytest.raises(ValueError, match=text):
         kind(model, args, processing_class=clm_tokenizer, **parameters)
+
+
+def test_a_trunk_of_an_architecture_without_language_models_is_saved(tmp_path):
+    """Nothing but its setting tells the task of such a model."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 16, "max_position_embeddings": 16}
+    config = AutoConfig.for_model("clip_text_model", vocab_size=VOCAB, **sizes)
+    settings = {"task": "clm", "max_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    run = make_trainer(
+        tmp_path, AutoModel.from_config(config), token_rows(Tokenizer(), 8), settings
+    )
+    run.train()
+    run.save_model()
+    trained = run.model.state_dict()
+    for folder in (tmp_path, tmp_path / "checkpoint-2"):
+        loaded = load_trunk(folder).state_dict()
+        assert all(torch.equal(loaded[name], weight) for name, weight in trained.items())
