@@ -469,6 +469,20 @@ def refuse(args, table: Iterable[Refusal]) -> None:
                 raise ValueError(f"{name} is {getattr(value, 'value', value)!r} but {row.why}.")
 
 
+def refuse_unread(args, read: Iterable[str], why: str) -> None:
+    """Raise ValueError for a setting that a command does not read, given the names of those it
+    reads.
+
+    A setting was made if it differs from what its dataclass sets without it.
+    """
+    names_read = set(read)
+    unset = type(args)(**{name: getattr(args, name) for name in names_read})
+    for field in dataclasses.fields(args):
+        value = getattr(args, field.name)
+        if field.name not in names_read and value != getattr(unset, field.name):
+            raise ValueError(f"{field.name} is {getattr(value, 'value', value)!r} but {why}.")
+
+
 def leave_out_unread(args) -> None:
     """Reset settings that ``args.objective`` does not read, with a warning.
 

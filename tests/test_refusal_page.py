@@ -129,6 +129,9 @@ def rows_in_function(function: ast.FunctionDef) -> list[Refusal]:
             names, why = (template_of(argument, assigned) for argument in node.args[:2])
             if VALUE not in names:
                 rows.append(Refusal(names, why))
+        if is_call and node.func.id == "refuse_unread":
+            # Of whichever setting is not read.
+            rows.append(Refusal(VALUE, template_of(node.args[2], assigned)))
     return rows
 
 

@@ -40,6 +40,7 @@ def score_and_compare(args) -> None:
     Ends the program with status 1 if a task failed; everything else is written by then.
     """
     from ..console.log_lines import start_logging
+    from ..refusals import refuse_unread
     from ..scoring.score_store import RESULTS_NAME
 
     start_logging()
@@ -48,6 +49,12 @@ def score_and_compare(args) -> None:
     folders_of_results = {name for name in compared if Path(name, RESULTS_NAME).is_file()}
     models = list(args.model_name_or_path or [])
     models += [name for name in compared if name not in folders_of_results]
+    if not models:
+        refuse_unread(
+            args,
+            ("compare", "tasks", "output_dir"),
+            "two folders of results are compared, and nothing is scored: leave it out",
+        )
     failures: list[str] = []
     if models:
         failures = _score(list(dict.fromkeys(models)), args)

@@ -15,6 +15,46 @@ over the vocabulary, as in the paper; --do_eval measures the model on held-out r
 
 from ..signals.handlers import ended_by_signals
 
+# Settings that a command reads which attaches the free head, and nothing else.
+READ_WITHOUT_TRAINING = (
+    "output_dir",
+    "init",
+    "counts_from",
+    "task",
+    "do_train",
+    "do_eval",
+    "push_to_hub",
+    "hub_model_id",
+    "hub_private_repo",
+    "hub_revision",
+    "hub_strategy",
+    "hub_token",
+    # Scripts pass these to all commands alike.
+    "use_cpu",
+    "seed",
+    "report_to",
+    "log_level",
+    "log_level_replica",
+    "disable_tqdm",
+)
+# Settings of texts that it reads to count their tokens.
+READ_TO_COUNT = (
+    "train_file",
+    "dataset_name",
+    "dataset_config_name",
+    "dataset_revision",
+    "validation_file",
+    "validation_split_percentage",
+    "text_column",
+    "sample_by",
+    "streaming",
+    "max_seq_length",
+    "line_by_line",
+    "max_train_samples",
+    "preprocessing_num_workers",
+    "overwrite_cache",
+)
+
 
 @ended_by_signals(
     "Repeat the command, and if it trains, with --resume_from_checkpoint auto to resume"
@@ -48,7 +88,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def check_arguments(model_args, data_args, args) -> None:
     """Refuse a command without a checkpoint, and training settings without a flag that trains."""
-    from ..refusals import Refusal, refuse
+    from ..refusals import Refusal, refuse, refuse_unread
 
     if model_args.model_name_or_path is None:
         raise ValueError(
@@ -56,7 +96,8 @@ def check_arguments(model_args, data_args, args) -> None:
             "name the headless checkpoint to turn into a language model."
         )
     of_new_tokens = Refusal(
-        "train_tokenizer tie_word_embeddings mask_token resize_embeddings",
+        "train_tokenizer tokenizer_type vocab_size tie_word_embeddings mask_token "
+        "resize_embeddings",
         "the head uses the checkpoint's own tokens: leave it out",
     )
     refuse(model_args, [of_new_tokens])
@@ -82,12 +123,14 @@ def check_arguments(model_args, data_args, args) -> None:
     refuse(data_args, [of_scoring])
     of_masking = Refusal("mlm_probability", "nothing is masked: leave it out")
     refuse(args, [of_masking])
-    if args.counts_from != "corpus":
-        of_texts = Refusal(
-            "train_file dataset_name validation_file max_train_samples streaming",
-            "nothing is trained or scored: add --do_train or --do_eval, or leave it out",
-        )
-        refuse(data_args, [of_texts])
+    nothing_reads_it = "nothing is trained or scored: add --do_train or --do_eval, or leave it out"
+    read_of_texts: list[str] = []
+    read_of_args = [*READ_WITHOUT_TRAINING]
+    if args.counts_from == "corpus":
+        read_of_texts += READ_TO_COUNT
+        read_of_args.append("isolate_documents")
+    refuse_unread(data_args, read_of_texts, nothing_reads_it)
+    refuse_unread(args, read_of_args, nothing_reads_it)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,16 @@ from transformers.utils import cached_file
 from . import git_lfs
 
 # Errors from reading a model file that is damaged, missing or of another kind.
-UNREADABLE = OSError, ValueError, RuntimeError, EOFError, SafetensorError, pickle.UnpicklingError
+UNREADABLE = (
+    OSError,
+    ValueError,
+    RuntimeError,
+    EOFError,
+    SafetensorError,
+    pickle.UnpicklingError,
+    # A model may need another package: quantized weights, or code beside them.
+    ImportError,
+)
 
 
 @contextmanager
@@ -40,6 +49,8 @@ def source(argument: str, name: str, *, model: bool = True) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
+        if str(error).startswith(named):
+            raise
         # The first line of a library's error is its reason; advice for programmers may follow.
         lines = str(error).strip().splitlines() or [type(error).__name__]
         reason = lines[0].rstrip(".")

@@ -116,6 +116,7 @@ VALUES = (
         _names_other_columns,
     ),
 )
+NOTHING_IS_TRAINED = f"a fine-tuned model predicts test_file, and nothing is trained: {LEAVE}"
 OF_SOME = (
     Refusal(
         "test_split dataset_config_name text_columns label_column problem_type metric task_label",
@@ -141,9 +142,19 @@ OF_SOME = (
         "test_split dataset_config_name data_dir train_split validation_split problem_type loss "
         "seeds max_train_samples max_eval_samples early_stopping_patience save_models "
         "ignore_mismatched_sizes",
-        f"a fine-tuned model predicts test_file, and nothing is trained: {LEAVE}",
+        NOTHING_IS_TRAINED,
         lambda args: args.is_prediction_only,
     ),
+)
+# Of the training arguments; a prediction reads the precision.
+UNREAD_BY_A_PREDICTION = Refusal(
+    " ".join(
+        name
+        for name in ("per_device_train_batch_size", "gradient_accumulation_steps")
+        + TRAINING_SETTINGS
+        if name not in ("bf16", "fp16")
+    ),
+    NOTHING_IS_TRAINED,
 )
 
 
@@ -302,6 +313,7 @@ class GlueArguments(LoadingArguments):
         if self.is_prediction_only and training.push_to_hub:
             return "push_to_hub is True but a fine-tuned model only predicts here: leave it out"
         if self.is_prediction_only:
+            refuse(training, [UNREAD_BY_A_PREDICTION])
             return None
         has_rows = self.is_own_task and (self.test_file or self.dataset_name)
         if training.do_predict and not has_rows:

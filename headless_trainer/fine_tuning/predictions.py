@@ -66,12 +66,19 @@ def rows_to_predict(arguments: GlueArguments, task: Task) -> RowsToPredict:
         raise ValueError(
             f"{where} has a column {min(taken)!r}, the name of what is predicted: rename it."
         )
+    has_labels = arguments.label_column in table.column_names
+    is_named = arguments.label_column != GlueArguments.label_column
+    if arguments.is_prediction_only and is_named and not has_labels:
+        raise ValueError(
+            f"label_column is {arguments.label_column!r} but {where} has only "
+            f"{', '.join(table.column_names)}: name another column, or leave it out."
+        )
     columns = find_text_columns(table, task.columns, arguments.label_column, where)
     task = replace(task, columns=columns)
     texts = to_texts(task, table, where)
     # Labels are optional here: rows to predict often have none.
     labels = [None] * len(table)
-    if arguments.label_column in table.column_names:
+    if has_labels:
         labels = labels_of(task, table[arguments.label_column], where)
     present = [label for label in labels if label is not None]
     if present:

@@ -14,7 +14,7 @@ from ..settings import AT_LEAST_ONE, NOT_NEGATIVE
 
 DEFAULT_TASKS = ("lambada_openai",)
 VALUES = (
-    *outside("num_fewshot", *NOT_NEGATIVE),
+    *outside("num_fewshot bootstrap_iters", *NOT_NEGATIVE),
     *outside("max_length", *AT_LEAST_ONE),
     *outside(
         "batch_size",

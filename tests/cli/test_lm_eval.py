@@ -214,6 +214,17 @@ def test_a_metric_whose_better_direction_models_dispute_has_no_winner(tmp_path):
     assert "†" not in score_comparison.comparison_table([row], ["b", "c"]).splitlines()[2]
 
 
+@pytest.mark.parametrize(
+    ("flag", "value", "shown"), [("--limit", "2", "2.0"), ("--dtype", "float16", "'float16'")]
+)
+def test_results_that_are_there_take_no_setting_of_scoring(tmp_path, flag, value, shown):
+    for name in ("a", "b"):
+        write_scores(tmp_path / name, {"acc": ("mean", True, [1.0, 0.0])})
+    words = ["--compare", str(tmp_path / "a"), str(tmp_path / "b"), flag, value]
+    said = f"{flag[2:]} is {shown} but two folders of results are compared, and nothing is scored"
+    assert said in refused(main, *words)
+
+
 def test_different_documents_are_not_compared(tmp_path):
     a = write_scores(tmp_path / "a", {"acc": ("mean", True, [1.0, 0.0, 1.0])})
     b = write_scores(tmp_path / "b", {"acc": ("mean", True, [1.0, 0.0])})

@@ -183,6 +183,12 @@ def test_settings_that_texts_do_not_have_are_refused(tmp_path, checkpoint, flags
 @pytest.mark.parametrize(("flags", "said"), [
     (["--task", "mlm"], "task is 'mlm' but .* was trained for 'clm', and so is its head"),
     (["--task", "mlm", "--mlm_probability", "0.3"], "mlm_probability is 0.3 but nothing is masked"),
+    (["--weight_decay", "0.1"], "weight_decay is 0.1 but nothing is trained or scored"),
+    (["--optim", "sgd"], "optim is 'sgd' but nothing is trained or scored"),
+    (["--max_seq_length", "16"], "max_seq_length is 16 but nothing is trained or scored"),
+    (["--text_column", "body"], "text_column is 'body' but nothing is trained or scored"),
+    (["--isolate_documents"], "isolate_documents is True but nothing is trained or scored"),
+    (["--vocab_size", "5000"], "vocab_size is 5000 but the head uses the checkpoint's own tokens"),
 ])  # fmt: skip
 def test_settings_that_the_head_alone_does_not_have_are_refused(tmp_path, checkpoint, flags, said):
     with pytest.raises(SystemExit, match=said):

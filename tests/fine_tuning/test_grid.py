@@ -88,6 +88,17 @@ def test_what_a_prediction_would_not_read_is_refused(tmp_path, name):
         grid.check_grid(predicting(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("learning_rate", 0.1), ("per_device_train_batch_size", 4)]
+)
+def test_settings_of_training_are_refused_where_a_model_predicts(tmp_path, name, value):
+    grid = GlueArguments(model_name_or_path=["m"], test_file="a.csv")
+    training = predicting(tmp_path)
+    setattr(training, name, value)
+    with pytest.raises(ValueError, match=f"^{name} is {value} but a fine-tuned model predicts"):
+        grid.check_grid(training)
+
+
 def test_what_a_prediction_reads_is_accepted(tmp_path):
     read = {"text_columns": ["a"], "label_column": "b", "metric": "f1_macro", "task_label": "c"}
     grid = GlueArguments(model_name_or_path=["m"], test_file="a.csv", max_seq_length=64, **read)

@@ -57,6 +57,7 @@ def models(tmp_path_factory, mlm_tokenizer, clm_tokenizer) -> dict[str, str]:
     }
 
 
+PREDICTING = ["--disable_tqdm", "true", "--use_cpu", "true"]
 LABELS = {
     "classes": lambda i: ["no", "yes", "unsure"][i % 3],
     "labels": lambda i: [["a"], [], ["a", "b"], ["c"]][i % 4],
@@ -78,8 +79,11 @@ def rows_of(kind: str, lines: list[str], start: int, count: int) -> list[dict]:
 
 
 def run(*flags) -> None:
+    words = [str(flag) for flag in flags]
+    # A command that only predicts takes no settings of training.
+    settings = TUNING if {"--train_file", "--tasks"} & {*words} else PREDICTING
     with contextlib.redirect_stdout(io.StringIO()):
-        main([*map(str, flags), *TUNING])
+        main([*words, *settings])
 
 
 def read(path: Path) -> list[dict]:
@@ -255,6 +259,7 @@ def test_rows_with_labels_are_scored(trained, tmp_path, kind):
 @pytest.mark.parametrize(("flags", "message"), [
     (["--metric", "r2"], "metric is 'r2', a score for numbers"),
     (["--label_column", "id"], "row 0 of test_file .* has label 40, which must be of no"),
+    (["--label_column", "topic"], "label_column is 'topic' but test_file .* has only id, text, second, label"),
     (["--max_seq_length", "600"], "max_seq_length is 600 but the model has 512"),
 ])  # fmt: skip
 def test_what_cannot_be_predicted(trained, tmp_path, flags, message):
