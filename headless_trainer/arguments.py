@@ -14,7 +14,12 @@ from transformers.training_args import OptimizerNames
 from .command_line import parse_yaml
 from .measures import higher_is_better
 from .objectives import OBJECTIVES
-from .processes.launch import check_launch, computes_on_cpu, connect
+from .processes.launch import (
+    check_launch,
+    check_shards_are_launched,
+    computes_on_cpu,
+    connect,
+)
 from .refusals import (
     DATA,
     FOLLOW_SCORES,
@@ -316,6 +321,13 @@ class HeadlessTrainingArguments(TrainingArguments):
         default=None, repr=False, help="Hub token to push with. The stored login by default."
     )
 
+    do_train: bool | None = HfArg(
+        default=None,
+        help="Train; `headless-trainer pretrain` always does.",
+        # The flag without a value.
+        metadata={"nargs": "?", "const": True},
+    )
+
     unread_flags = ("do_train", "do_predict")
     refusals = PRETRAINING
 
@@ -429,6 +441,7 @@ class ReportArguments:
 def checked(args: TrainingArguments, table: Iterable[Refusal]) -> Iterator[None]:
     """Check settings before and after ``__post_init__`` of `transformers.TrainingArguments`."""
     refuse(args, STEPS)
+    check_shards_are_launched(args)
     connect(args)
     yield
     if args.device.type in ("cpu", "mps"):

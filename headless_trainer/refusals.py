@@ -356,6 +356,14 @@ HEAD = (
         lambda args: not args.do_train,
     ),
 )
+# Of commands. In Python, `Trainer.push_to_hub` reads them at any time.
+PUSHING = (
+    Refusal(
+        "hub_model_id hub_strategy hub_private_repo hub_revision",
+        f"nothing is pushed: add --push_to_hub, or {LEAVE}",
+        lambda args: not args.push_to_hub,
+    ),
+)
 PRETRAINING_PARAMETERS = {  # parameters of a trainer's constructor
     "model_init": (
         "the loss uses the model's own embedding, which must exist before training: pass the "

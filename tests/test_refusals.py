@@ -4,7 +4,9 @@ what to do instead.
 
 import dataclasses
 import inspect
+import os
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -200,7 +202,10 @@ ROWS = [(kind, settings) for kind, rows in REFUSED.items() for settings in rows]
 def make(kind: type, folder, **settings):
     if kind in (ModelArguments, DataArguments):
         return kind(**settings)
-    args = kind(str(folder), **HERE, **settings)
+    # As a launcher would, without which nothing is sharded.
+    launched = {"RANK": "0"} if "fsdp" in settings else {}
+    with mock.patch.dict(os.environ, launched):
+        args = kind(str(folder), **HERE, **settings)
     fine_tunes = kind is TrainingArguments
     return (
         ClassificationTrainer(tiny_classifier(), args, processing_class=object())

@@ -145,11 +145,17 @@ def settings_table(args) -> str | None:
     for name in on_card("always", "if changed"):
         value = _plain(getattr(args, name))
         default = defaults[name]
-        # None, 0 and "" are alike.
-        has_changed = value != default and bool(value or default)
+        has_changed = value != default and not _says_nothing(value, default)
         if name in always or has_changed:
             rows.append((name, value))
     return markdown(("setting", "value"), rows)
+
+
+def _says_nothing(value: Any, default: Any) -> bool:
+    """Return whether a setting says no more than one that was left out; 0 says something."""
+    if default is None and value is False:
+        return True
+    return value is None or value in ("", {})
 
 
 def _plain(value: Any) -> Any:

@@ -88,7 +88,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def check_arguments(model_args, data_args, args) -> None:
     """Refuse a command without a checkpoint, and training settings without a flag that trains."""
-    from ..refusals import Refusal, refuse, refuse_unread
+    from ..refusals import PUSHING, Refusal, refuse, refuse_unread
 
     if model_args.model_name_or_path is None:
         raise ValueError(
@@ -101,6 +101,7 @@ def check_arguments(model_args, data_args, args) -> None:
         "the head uses the checkpoint's own tokens: leave it out",
     )
     refuse(model_args, [of_new_tokens])
+    refuse(args, PUSHING)
     if args.world_size > 1 and not (args.do_train or args.do_eval):
         raise ValueError(
             f"{args.world_size} processes were started and nothing is trained or scored: start one."

@@ -25,8 +25,15 @@ def main(argv: list[str] | None = None) -> None:
     with errors_in_one_line(ValueError, OSError):
         arguments = parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], argv)
         from ..processes.launch import leave_together
+        from ..refusals import Refusal, refuse
         from .training import make_trainer, train
 
+        untrained = Refusal(
+            "do_train",
+            "this command trains: leave it out; --eval_on_start scores a model before its training",
+            lambda args: not args.do_train,
+        )
+        refuse(arguments[-1], [untrained])
         trainer = make_trainer(*arguments)
     # A loss that is not finite, a full disk, an optimizer that is not installed.
     with errors_in_one_line(FloatingPointError, OSError, ImportError):

@@ -48,7 +48,7 @@ from ..models.trunk import (
 from ..objectives import objective_of
 from ..processes.coordination import first_process_first, lost_processes_named
 from ..processes.locks import alone_until_exit
-from ..refusals import STREAM, Refusal, defaults_of, refuse
+from ..refusals import PUSHING, STREAM, Refusal, defaults_of, refuse
 from ..reporting import run_results
 from ..signals.handlers import NAMES, deferred, leaving
 from ..trainers.checks import CheckedModel, CheckedSettings, check_model, check_settings
@@ -124,6 +124,9 @@ def make_trainer(
     config = loading.load_config(model_args)
     check_one_stack(config, type(config).__name__)
     args.task = args.task or infer_task(config)
+    if args.task == "clm":
+        of_masking = Refusal("mask_token", "task is 'clm', which masks nothing: leave it out")
+        refuse(model_args, [of_masking])
     trainer_type = trainer_class(args)
     settings = check_run(data_args, args, trainer_type)
     saved_dtype: Any = None  # of the checkpoint's weights, where training uses another
@@ -321,14 +324,16 @@ def check_run(
 ) -> CheckedSettings:
     """Refuse incompatible settings, whose task is set, before anything is read."""
     settings = check_settings(args, trainer_type)
+    refuse(args, PUSHING)
     check_libraries(args)
     if args.process_index == 0:
         warn_of_other_lengths(args)
-    if data_args.eval_old_file and not is_evaluated(args):
-        raise ValueError(
-            "eval_old_file is given but nothing is evaluated: "
-            "add --do_eval, or set --eval_strategy."
+    if not is_evaluated(args):
+        of_evaluation = Refusal(
+            "validation_file eval_old_file",
+            "nothing is evaluated: add --do_eval, or set --eval_strategy",
         )
+        refuse(data_args, [of_evaluation])
     if data_args.streaming:
         if args.max_steps <= 0:
             raise ValueError(

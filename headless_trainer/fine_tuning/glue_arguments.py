@@ -9,7 +9,16 @@ from transformers.hf_argparser import HfArg
 
 from ..arguments import LoadingArguments, checked
 from ..processes.launch import shards
-from ..refusals import CLASSIFICATION, FOLLOW_SCORES, LEAVE, OF_TWO, Refusal, outside, refuse
+from ..refusals import (
+    CLASSIFICATION,
+    FOLLOW_SCORES,
+    LEAVE,
+    OF_TWO,
+    PUSHING,
+    Refusal,
+    outside,
+    refuse,
+)
 from ..settings import AT_LEAST_ONE
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the
@@ -292,6 +301,7 @@ class GlueArguments(LoadingArguments):
         if fault:
             raise ValueError(f"{fault}.")
         refuse(self, OF_SOME)
+        refuse(training, PUSHING)
 
     def _fault_of_grid(self, training: "GlueTrainingArguments") -> str | None:
         if shards(training):

@@ -312,6 +312,13 @@ def model_names(sources: list[str]) -> list[str]:
             parts_above = 1
         last_parts = path.parts[-length - parts_above :]
         names.append("_".join(part for part in last_parts if part != path.anchor))
+    for name in names:
+        if names.count(name) > 1:
+            alike = [source for source, other in zip(sources, names, strict=True) if other == name]
+            raise ValueError(
+                f"model_name_or_path {alike[0]!r} and {alike[1]!r} would both be called {name!r} "
+                "in folders and tables: rename one of them."
+            )
     return names
 
 

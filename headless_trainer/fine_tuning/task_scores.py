@@ -144,9 +144,8 @@ def _load_module(metric: str) -> evaluate.EvaluationModule:
             return evaluate.load(named_score.__file__, known_name, keep_in_memory=True)
         return evaluate.load(metric, keep_in_memory=True)
     except (OSError, ImportError) as error:
-        raise ValueError(
-            f"metric is {metric!r}, which cannot be loaded: {str(error).splitlines()[0]}"
-        ) from error
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"metric is {metric!r}, which cannot be loaded: {reason}") from error
 
 
 def _perfect_predictions(

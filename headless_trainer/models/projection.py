@@ -142,9 +142,11 @@ def check_head_is_known(model: PreTrainedModel, unexpected: Collection[str], sou
     ``unexpected`` are the names in the file that the class does not know, from
     ``output_loading_info``.
     """
-    head = next(
-        name for name, module in model.named_modules() if module is model.get_output_embeddings()
-    )
+    projection = model.get_output_embeddings()
+    if projection is None:
+        # There is none to lack a weight; `find_head` refuses such a model.
+        return
+    head = next(name for name, module in model.named_modules() if module is projection)
     lost = [name for name in unexpected if name.startswith(f"{head}.")]
     if lost:
         raise ValueError(

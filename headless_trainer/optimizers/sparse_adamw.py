@@ -131,10 +131,11 @@ class SparseAdamW(torch.optim.AdamW):
         for index, embedding in embedding_of_index.items():
             saved = states.get(index)
             if saved:
-                moments = {
-                    name: saved[name].to(embedding.device, embedding.dtype) for name in MOMENT_NAMES
-                }
                 # Copies, since steps change them in place, and the caller keeps its own.
+                moments = {
+                    name: saved[name].to(embedding.device, embedding.dtype, copy=True)
+                    for name in MOMENT_NAMES
+                }
                 rest = {
                     name: saved[name].to("cpu", copy=True)
                     for name in ("step", "last_step", "history")

@@ -167,7 +167,8 @@ def _wait(store: torch.distributed.Store, key: str, seconds: float, first: int) 
         try:
             now = store.get(key).decode() if store.check([key]) else ""
         except torch.distributed.DistError as error:  # perhaps the lost process held the store
-            fault = f"does not answer: it, or process 0, has ended ({str(error).splitlines()[0]})"
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            fault = f"does not answer: it, or process 0, has ended ({reason})"
             continue
         if now != told:
             told = now

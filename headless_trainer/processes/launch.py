@@ -29,7 +29,28 @@ def connect(args: TrainingArguments) -> None:
         # Or cards, results and DeepSpeed's checks would take it for float32.
         setattr(args, launched, True)
     if computes_on_cpu(args):
-        PartialState(cpu=True, backend=args.ddp_backend, timeout=args.ddp_timeout_delta)
+        backend = None
+        if _is_launched(os.environ):
+            backend = args.ddp_backend
+        PartialState(cpu=True, backend=backend, timeout=args.ddp_timeout_delta)
+
+
+def check_shards_are_launched(
+    args: TrainingArguments, environment: Mapping[str, str] = os.environ
+) -> None:
+    """Refuse FSDP without a launcher, before transformers tells all later trainings of the process
+    to use it.
+    """
+    if args.fsdp and not _is_launched(environment):
+        raise ValueError(
+            f"fsdp is {args.fsdp!r} but no launcher has started this process: use accelerate "
+            "launch or torchrun, or leave it out."
+        )
+
+
+def _is_launched(environment: Mapping[str, str]) -> bool:
+    """Return whether a launcher has started this process, as it starts each of a group."""
+    return "RANK" in environment
 
 
 def computes_on_cpu(args: TrainingArguments) -> bool:

@@ -104,7 +104,7 @@ def check_device(device: str | None) -> None:
     try:
         torch.empty(0, device=device)
     except (AssertionError, RuntimeError) as error:  # AssertionError: a torch without CUDA
-        reason = str(error).splitlines()[0].rstrip(".")
+        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         raise ValueError(
             f"device is {device!r}, which torch cannot use here ({reason}): name another, or leave "
             "it out."

@@ -84,6 +84,11 @@ class HeadlessTrainer(PretrainingTrainer):
 
     def trained_part(self, model: Any) -> PreTrainedModel:
         trunk = unfold(find_trunk(model))
+        if model is not trunk and model.get_output_embeddings() is None:
+            raise ValueError(
+                f"model is a {type(model).__name__}, whose head is not that of a language model: "
+                "pass the model below it (its base_model, or AutoModel)."
+            )
         # Now, on every process: later the weights may be shards.
         self.has_free_head = warn_of_dropped_head(
             trunk, None if model is trunk else type(model).__name__

@@ -849,6 +849,17 @@ class PretrainingTrainer(Trainer):
 
     # Starting and resuming --------------------------------------------------------------------
 
+    def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse the search, which makes models by ``model_init``.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            "hyperparameter_search is not supported, since it makes models by model_init, and "
+            f"{PRETRAINING_PARAMETERS['model_init']}: train each setting in a run of its own."
+        )
+
     def take_over(self, checked: CheckedRun) -> None:
         """Take over what a command has found out, so that `train` looks for nothing again.
 

@@ -22,6 +22,7 @@ from ..checkpoints.settings import save_settings
 from ..checkpoints.token_counts import save_token_counts
 from ..checkpoints.writing import CheckpointAside, rotate_checkpoints
 from ..hub.pushes import HubPushes
+from ..models.adapters import is_adapter
 from ..models.head import Head
 from ..models.padding_row import keep_padding_id
 from ..models.trunk import cache_for_generation, input_embedding
@@ -124,7 +125,8 @@ def write_model(
             head.finish_weights(folder, leaves_run)
     if not args.should_save:
         return
-    if leaves_run and stored_dtype is not None:
+    # An adapter is as small as its layers, and stays in the precision in which it was trained.
+    if leaves_run and stored_dtype is not None and not is_adapter(run.model):
         _store_as(folder, stored_dtype)
     save_token_counts(folder, token_counts, totals)
     save_settings(folder, args, **_recorded_settings(run))

@@ -156,7 +156,13 @@ PRETRAIN = {
     f"{RUN} --streaming --max_steps -1": "streaming is True but",
     f"{RUN} --streaming --train_sampling_strategy sequential": "train_sampling_strategy is 'sequential' but",
     f"{RUN} --streaming --logging_strategy epoch": "logging_strategy is 'epoch' but",
-    f"{RUN} --eval_old_file good.txt": "eval_old_file is given but",
+    f"{RUN} --eval_old_file good.txt": "eval_old_file is ['good.txt'] but nothing is evaluated",
+    f"{RUN} --validation_file good.txt": "validation_file is ['good.txt'] but nothing is evaluated",
+    f"{RUN} --do_train false": "do_train is False but this command trains",
+    f"{RUN} --hub_model_id me/x": "hub_model_id is 'me/x' but nothing is pushed",
+    f"{RUN} --fsdp full_shard": "fsdp is 'full_shard' but no launcher",
+    f"{RUN.replace('--train_tokenizer --vocab_size 320', '--tokenizer_name lm')} --mask_token [M]": "mask_token is '[M]' but task is 'clm'",
+    f"{RUN.replace('--train_tokenizer --vocab_size 320', '--tokenizer_name bert')} --task mlm": "task is 'mlm' but ... GPT2Model do not depend",
     f"{RUN} --replay_file good.txt --replay_share 1": "replay_share is 1.0 but",
     f"{RUN} --replay_share 0.2": "replay_share is 0.2 but",
     f"{RUN} --replay_file no.txt": "replay_file 'no.txt'",
@@ -186,7 +192,7 @@ PRETRAIN = {
     f"{FILES} good.txt latin.txt": "train_file 'latin.txt'",
     f"{FILES} good.jsonl bad.jsonl --streaming": "train_file 'bad.jsonl' ... row 217",
     f"{FILES} good.parquet cut.parquet --streaming": "train_file 'cut.parquet'",
-    f"{FILES} short.txt --validation_file short.txt --max_seq_length 32": "max_seq_length is 32",
+    f"{FILES} short.txt --do_eval --validation_file short.txt --max_seq_length 32": "max_seq_length is 32",
     f"{FILES} short.txt --do_eval --eval_old_file no.txt": "eval_old_file 'no.txt'",
     f"{FILES} {' '.join(f'empty/{number}.txt' for number in range(300))}": "Add text, or change --validation_split",
     f"{FILES} good.txt --max_steps {'7' * 9_000}x": "--max_steps ... '777",
@@ -251,6 +257,7 @@ LM_HEAD = {
 }
 
 GRID = "--seeds 0 --max_seq_length 32 --num_train_epochs 1 --use_cpu --output_dir OUT --model_name_or_path"
+PREDICTION = "--use_cpu --output_dir OUT --do_predict --model_name_or_path"
 OWN = f"{GRID} bert --train_file train.csv --validation_file dev.csv"
 GLUE = {
     "": "model_name_or_path is not given",
@@ -283,13 +290,13 @@ GLUE = {
     f"{OWN} --dataloader_drop_last true": "every row is scored",
     f"{OWN} --do_predict --test_file other.csv --save_models false": "save_models is False, but",
     f"{OWN} --do_predict": "do_predict is True but",
-    f"{GRID} bert --do_predict --test_file dev.csv --loss balanced": "loss is 'balanced' but",
+    f"{PREDICTION} bert --test_file dev.csv --loss balanced": "loss is 'balanced' but",
     f"{GRID} bert --do_predict --dataset_name me/mine --test_file dev.csv --test_split test": "test_split is 'test' but",
     f"{OWN} --problem_type multi_label --metric log_loss": "metric is 'log_loss'",
     f"{OWN} --do_predict --test_file dev.csv": "(train train.csv, validation dev.csv, test dev.csv)",
     f"{OWN} --do_predict --test_file predicted.csv": "has a column 'prediction'",
     f"{OWN} --do_predict --test_file other_class.csv": "'other_class.csv' ... 'maybe'",
-    f"{GRID} bert --do_predict --test_file dev.csv": "model_name_or_path 'bert'",
+    f"{PREDICTION} bert --test_file dev.csv": "model_name_or_path 'bert'",
     f"{OWN} --load_best_model_at_end": "load_best_model_at_end is True but",
     f"{OWN} --early_stopping_patience 0": "early_stopping_patience is 0 but",
     f"{OWN} --task_label ../x": "task_label is '../x' but",

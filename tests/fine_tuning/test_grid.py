@@ -31,6 +31,8 @@ def test_names_of_models_tell_them_apart():
     ]
     assert model_names(["one/bert", "two/bert", "gpt2"]) == ["one_bert", "two_bert", "gpt2"]
     assert model_names(["out/balanced/bert/topics/best"]) == ["bert_topics_best"]
+    with pytest.raises(ValueError, match="'a/b_c' and 'a_b/c' would both be called 'a_b_c'"):
+        model_names(["a/b_c", "a_b/c", "q/c", "q/b_c"])
     with pytest.raises(ValueError, match="twice"):
         model_names(["bert", "./bert"])
 

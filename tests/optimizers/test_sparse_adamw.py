@@ -4,6 +4,7 @@ vocabulary.
 
 import math
 import os
+from copy import deepcopy
 
 import processes
 import pytest
@@ -143,6 +144,22 @@ def test_state_goes_on_from_a_file_bit_by_bit(tmp_path, dtype):
         optimizer.step()
         optimizer.catch_up()
     assert torch.equal(tables[0], copy)
+
+
+def test_steps_leave_the_state_that_was_loaded_as_it_is():
+    tables, ours, dense = pair(torch.float32)
+    train_pair(tables, ours, dense, 3)
+    saved = deepcopy(ours.state_dict())
+    before = deepcopy(saved)
+    copy = nn.Parameter(tables[0].detach().clone())
+    loaded = SparseAdamW([copy], embeddings=[copy])
+    loaded.load_state_dict(saved)
+    copy.grad = sparse(torch.tensor([3, 50]), torch.ones(2, WIDTH))
+    loaded.step()
+    (state,) = saved["state"].values()
+    (state_before,) = before["state"].values()
+    for name, value in state_before.items():
+        assert torch.equal(state[name], value), name
 
 
 def test_a_float16_scaler_skips_the_step_of_an_infinite_row():

@@ -14,6 +14,7 @@ from builders import (
     tiny_model,
 )
 from packaging.version import Version
+from safetensors.torch import load_file
 from transformers.integrations.peft import MIN_PEFT_VERSION
 
 from headless_trainer import attach_lm_head
@@ -80,6 +81,16 @@ def test_an_adapter_alone_is_trained_saved_and_resumed(tmp_path, objective, task
     again = trainer(tmp_path / "b", objective, task)
     again.train(str(tmp_path / "a" / "checkpoint-2"))
     torch.testing.assert_close(again.model.eval()(input_ids=ids).logits, want, rtol=0, atol=0)
+
+
+def test_an_adapter_of_a_checkpoint_in_16_bits_is_saved(tmp_path):
+    """Its weights stay in the precision in which they were trained."""
+    run = trainer(tmp_path, "vanilla", "clm")
+    run.train()
+    run.saved_dtype = torch.bfloat16
+    run.save_model()
+    weights = load_file(tmp_path / "adapter_model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
 
 
 @pytest.mark.parametrize(("setting", "value", "before"), [

@@ -438,7 +438,8 @@ def test_what_is_saved_generates_with_a_cache(tmp_path, clm_tokenizer, head_bias
     (VanillaTrainer, "llama", PRIOR, {"token_counts": torch.ones(50).long()}, "does not end in a LayerNorm"),
 ])  # fmt: skip
 def test_refused(tmp_path, clm_tokenizer, kind, objective, settings, parameters, text):
-    model = tiny_model("clm", len(clm_tokenizer), objective)
+    task = (settings or {}).get("task", "clm")
+    model = tiny_model(task, len(clm_tokenizer), objective)
     model = LlamaForCausalLM(LlamaConfig(**SMALL, vocab_size=50)) if objective == "llama" else model
     made = TrainingArguments if settings is None else HeadlessTrainingArguments
     args = made(str(tmp_path), use_cpu=True, report_to="none", **settings or {})
@@ -461,3 +462,15 @@ def test_a_trunk_of_an_architecture_without_language_models_is_saved(tmp_path):
     for folder in (tmp_path, tmp_path / "checkpoint-2"):
         loaded = load_trunk(folder).state_dict()
         assert all(torch.equal(loaded[name], weight) for name, weight in trained.items())
+
+
+def test_a_search_of_settings_is_refused(tmp_path):
+    run = tiny_trainer(tmp_path)
+    with pytest.raises(ValueError, match="^hyperparameter_search is not supported, since it makes"):
+        run.hyperparameter_search(n_trials=1)
+
+
+def test_a_head_for_classes_is_refused(tmp_path):
+    model = builders.tiny_classifier()
+    with pytest.raises(ValueError, match=f"^model is a {type(model).__name__}, whose head is not"):
+        make_trainer(tmp_path, model, token_rows(Tokenizer(), 8), {"max_steps": 1})
