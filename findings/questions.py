@@ -198,6 +198,17 @@ CONTINUING = {
             share(SAMPLED, EXACT, 0.7, 0.8, "seconds"),
         ),
     ),
+    "adaptation_decoder_today": Record(
+        "How does the sampled softmax of today continue a small decoder at two rates?",
+        "It learns as much as the exact softmax at both. It keeps less of the old texts at the low "
+        f"rate and more at the high one. {ONE}",
+        all_of(
+            about(continued("sampled_softmax", 0.001), continued("vanilla", 0.001), "new"),
+            about(SAMPLED, EXACT, "new"),
+            below(continued("vanilla", 0.001), continued("sampled_softmax", 0.001), "old"),
+            below(SAMPLED, EXACT, "old"),
+        ),
+    ),
     "adaptation_encoder_today": Record(
         "How does the sampled softmax of today continue a small encoder at two rates?",
         "At the best rate of earlier runs it learns more than the exact softmax in both "
