@@ -147,7 +147,7 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
     words, names_of_null = _without_null(words, full_names)
     for name in names_of_null:
         settings.pop(name, None)
-    words = _as_flags(settings) + words
+    words = [_with_home(word) for word in _as_flags(settings) + words]
     # Before the argument classes check their values: a refusal of theirs would hide these words.
     _, unknown = parser.parse_known_args(words)
     if unknown:
@@ -164,6 +164,19 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
     # Trackers such as wandb publish it.
     sys.argv[1:] = without_tokens(sys.argv[1:], parsed)
     return tuple(parsed)
+
+
+def _with_home(word: str) -> str:
+    """Replace the ~ at the beginning of a path by the home folder.
+
+    A shell leaves it as it is in files and after an equals sign.
+    """
+    flag, equals, value = word.partition("=")
+    if word.startswith("--") and value.startswith("~/"):
+        return flag + equals + os.path.expanduser(value)
+    if word.startswith("~/"):
+        return os.path.expanduser(word)
+    return word
 
 
 def words_of(argv: list[str] | None) -> list[str]:

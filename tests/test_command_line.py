@@ -159,6 +159,16 @@ def test_a_file_that_is_not_a_mapping_or_not_first_is_refused(write):
         parse("--max_steps", 5, write({"model_type": "bert"}))
 
 
+def test_the_home_folder_is_found_where_a_shell_does_not_look_for_it(write, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/someone")
+    file = write({"train_file": ["~/a.txt", "~/b.txt"], "output_dir": "~/runs/a"})
+    model, data, training = parse(file, "--cache_dir=~/cache", "--config_overrides", "a=~/b")
+    assert data.train_file == ["/home/someone/a.txt", "/home/someone/b.txt"]
+    assert training.output_dir == "/home/someone/runs/a"
+    assert model.cache_dir == "/home/someone/cache"
+    assert model.config_overrides == "a=~/b"
+
+
 def test_null_takes_a_value_of_a_file_back(write):
     path = write("muon-learning-rate: 1e-3\nlearning_rate: 2.0\nwarmup_steps: null\n")
     assert parse(path)[-1].muon_learning_rate == 1e-3
