@@ -403,7 +403,8 @@ class LMHeadArguments(HeadlessTrainingArguments):
     learning_rate: float = HfArg(default=1e-4, help="Peak learning rate.")
     lr_scheduler_type: str = HfArg(default="constant_with_warmup", help="Learning rate schedule.")
 
-    unread_flags = (  # fields, also of other classes, that have no effect here
+    # Fields, also of other classes, that do not fit here: ``--help`` leaves them out.
+    unread_flags = (
         "model_type",
         "config_name",
         "config_overrides",

@@ -148,7 +148,9 @@ def make_trainer(
     make_checked = partial(
         make_checked_model, make_model, config, data_args, settings, trainer_type.head_class
     )
-    if model_args.train_tokenizer and start.checkpoint is None:
+    # A checkpoint to resume from holds the tokenizer that its run has trained.
+    trains_tokenizer = model_args.train_tokenizer and start.checkpoint is None
+    if trains_tokenizer:
         # What this model cannot do is refused before the texts are found, read and learnt from.
         make_checked(
             untrained_tokenizer(
@@ -159,14 +161,14 @@ def make_trainer(
     set_seed(args.seed)
     tokenizer = None
     checked = None
-    if not model_args.train_tokenizer:
+    if not trains_tokenizer:
         # Both before any text: the tokenizer's chat template may write the texts, and to find and
-        # read them may take hours, after which no checkpoint should turn out to lack its weights.
+        # read them may take hours, after which no model should turn out not to load.
         with first_process_first(args):
             tokenizer = find_tokenizer(texts=())
         checked = make_checked(tokenizer)
     # One process trains a tokenizer for all machines; without, one of each machine reads first.
-    with first_process_first(args, local=not model_args.train_tokenizer):
+    with first_process_first(args, local=not trains_tokenizer):
         named_texts = texts.find_texts(
             data_args,
             cache_dir=model_args.cache_dir,

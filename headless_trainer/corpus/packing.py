@@ -193,20 +193,31 @@ def _rows(
     share_rows: bool,
     begin_rows: bool,
 ) -> Iterator[Batch]:
-    if line_by_line:
-        lines = _lines(batches, encoder.closing_ids, max_seq_length)
-        if not share_rows:
-            yield from lines
-            return
-        # Rows come one by one, and leave as a batch.
-        rows = shared_rows(documents_of(lines), max_seq_length)
+    """Return the rows that documents become, some at a time: ids, and where each row begins."""
+    if not line_by_line:
+        opening_ids = encoder.opening_ids(begin_rows, max_seq_length)
+        return _packed_rows(batches, opening_ids, max_seq_length)
+    lines = _lines(batches, encoder.closing_ids, max_seq_length)
+    if not share_rows:
+        return lines
+    return _batched(shared_rows(documents_of(lines), max_seq_length))
+
+
+def _batched(rows: Iterator[np.ndarray]) -> Iterator[Batch]:
+    """Join rows that come one by one to batches."""
+    some_rows = list(itertools.islice(rows, _ROWS_AT_ONCE))
+    while some_rows:
+        bounds = np.cumsum([0, *map(len, some_rows)], dtype=np.int32)
+        yield np.concatenate(some_rows), bounds
         some_rows = list(itertools.islice(rows, _ROWS_AT_ONCE))
-        while some_rows:
-            bounds = np.cumsum([0, *map(len, some_rows)], dtype=np.int32)
-            yield np.concatenate(some_rows), bounds
-            some_rows = list(itertools.islice(rows, _ROWS_AT_ONCE))
-        return
-    opening_ids = encoder.opening_ids(begin_rows, max_seq_length)
+
+
+def _packed_rows(
+    batches: Iterable[Batch], opening_ids: list[int], max_seq_length: int
+) -> Iterator[Batch]:
+    """Join documents, and cut them into rows of ``max_seq_length`` ids, which begin with the
+    ``opening_ids``.
+    """
     # Rows run on across documents and batches: what fills no row begins the next batch's first.
     carried = np.empty(0, np.int32)
     tokens = 0

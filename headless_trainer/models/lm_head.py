@@ -60,8 +60,8 @@ def attach_lm_head(
     Args:
         trunk: trained with `HeadlessTrainer`, a language model around such a trunk, or the folder
             that it was saved in.
-        token_counts: required for ``prior``: the folder that the trunk was saved in, or ``(V,)``
-            int64 counts of each token as a target. By default the counts in the trunk's folder.
+        token_counts: for ``prior``: ``(V,)`` int64 counts of each token as a target, or the folder
+            that holds them. By default those in the folder of the trunk, if one is given.
         init: ``prior``, or ``embeddings`` for the plain projection on ``E^T``.
         drawn_share: share of drawn tokens among the candidates; by default that of the folder's
             counts, or 0 without a folder.
@@ -105,10 +105,10 @@ def attach_lm_head(
         )
     model = _language_model(trunk)
     head = find_projection(model)
-    # `_pass_through` changes layers, so it is tried only where the head does not read the trunk.
-    has_trunk_output = reads_trunk(model, head, rounded=True) or _pass_through(
-        model, head, trained=new_layers
-    )
+    has_trunk_output = reads_trunk(model, head, rounded=True)
+    if not has_trunk_output:
+        # Sets the layers before the projection to the identity, where that is possible.
+        has_trunk_output = _pass_through(model, head, trained=new_layers)
     if not has_trunk_output and not new_layers:
         find_projection(model, of_trunk=True)  # raises with the reason
     candidates = head_class(trunk)
@@ -128,21 +128,38 @@ def attach_lm_head(
     # A decoder's head stays untied, since the fold and the paper's fine-tuning change only the
     # head.
     if infer_task(trunk.config) == "mlm" and trunk.config.tie_word_embeddings:
-        # A fold would change E with the head.
-        needs_no_fold = head.bias is not None or bias is None
-        if needs_no_fold and torch.equal(weight, wide(input_embedding(model).weight)):
-            model.config.tie_word_embeddings = True
-            # Before the bias is set: BERT ties its head's bias to that of another module.
-            model.tie_weights()
+        _tie_if_equal(model, head, weight, bias)
+    _store_scores(model, head, weight, bias)
+    freeze_scaled_layer(model)
+    return model.eval()
+
+
+def _tie_if_equal(
+    model: PreTrainedModel, head: nn.Linear, weight: Tensor, bias: Tensor | None
+) -> None:
+    """Tie a head to the input embedding if it is to hold the same ``(V, D)`` weight anyway."""
+    # A fold would change E with the head.
+    needs_no_fold = head.bias is not None or bias is None
+    if needs_no_fold and torch.equal(weight, wide(input_embedding(model).weight)):
+        model.config.tie_word_embeddings = True
+        # Before the bias is set: BERT ties its head's bias to that of another module.
+        model.tie_weights()
+
+
+def _store_scores(
+    model: PreTrainedModel, head: nn.Linear, weight: Tensor, bias: Tensor | None
+) -> None:
+    """Write the ``(V, D)`` vectors and ``(V,)`` biases of a head into its weights.
+
+    Without a bias of its own, the head stores them in its weight and in the last LayerNorm.
+    """
     if head.bias is not None:
         if bias is None:
-            bias = torch.zeros(vocab_size)
+            bias = torch.zeros(len(weight))
         head.bias.copy_(bias)
     elif bias is not None:
         weight = fold_bias(model, weight, bias)
     head.weight.copy_(weight.to(head.weight.dtype))
-    freeze_scaled_layer(model)
-    return model.eval()
 
 
 def _counts_and_share(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -57,31 +58,50 @@ def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
             raise _changes_logits(model)
         return projection, 1.0, None
     calls, logits = _watched(model, projection)
+    if len(calls) != 1 or calls[0][1].shape != logits.shape:
+        # The projection is called several times, or is not what makes the logits.
+        raise _changes_logits(model)
+    [(_read, scores)] = calls
     # Between projection and logits a model may round to its own dtype.
     rtol = max(1e-4, 4 * torch.finfo(model.dtype).eps)
-    # Otherwise the projection is called several times, or is not what makes the logits.
-    if len(calls) == 1 and calls[0][1].shape == logits.shape:
-        # Scores of 0 hide cap and scale.
-        scores = calls[0][1].to(logits.dtype)
-        softcap = settings[SOFTCAP]
-        is_plain = all(value in (None, 1) for value in settings.values())
-        scale_and_cap: tuple[float, float | None] | None = None
-        if torch.equal(scores, logits) and (scores.any() or is_plain):
-            scale_and_cap = 1.0, None
-        elif softcap and torch.allclose(softcap * torch.tanh(scores / softcap), logits, rtol=rtol):
-            scale_and_cap = 1.0, softcap
-        elif projection.bias is None:
-            # It would multiply a bias too, unlike the factor of the inputs that `VocabularyHead`
-            # makes of it.
-            scale = _factor(scores, logits)
-            if torch.allclose(scale * scores, logits, rtol=rtol):
-                scale_and_cap = scale, None
-        if scale_and_cap is not None:
-            # A head may add a bias of its own (ESM), or remember its soft cap.
-            expected = logits.new_full((), scale_and_cap[0])
-            if torch.allclose(_returned(model, projection), expected, rtol=rtol):
-                return projection, *scale_and_cap
-    raise _changes_logits(model)
+    found = _scale_and_cap(projection, scores.to(logits.dtype), logits, settings, rtol)
+    if found is None:
+        raise _changes_logits(model)
+    scale, softcap = found
+    # A head may add a bias of its own (ESM), or remember its soft cap.
+    expected = logits.new_full((), scale)
+    if not torch.allclose(_returned(model, projection), expected, rtol=rtol):
+        raise _changes_logits(model)
+    return projection, scale, softcap
+
+
+def _scale_and_cap(
+    projection: nn.Linear,
+    scores: Tensor,
+    logits: Tensor,
+    settings: dict[str, Any],
+    rtol: float,
+) -> tuple[float, float | None] | None:
+    """Return the factor and the soft cap that turn the scores of a projection into logits; None if
+    no factor and no cap do.
+
+    ``settings`` are those of the model's configuration that may change logits.
+    """
+    is_plain = all(value in (None, 1) for value in settings.values())
+    # Scores of 0 hide cap and scale.
+    if torch.equal(scores, logits) and (scores.any() or is_plain):
+        return 1.0, None
+    softcap = settings[SOFTCAP]
+    if softcap and torch.allclose(softcap * torch.tanh(scores / softcap), logits, rtol=rtol):
+        return 1.0, softcap
+    if projection.bias is not None:
+        # A factor would multiply it too, unlike the factor of the inputs that `VocabularyHead`
+        # makes of it.
+        return None
+    scale = _factor(scores, logits)
+    if torch.allclose(scale * scores, logits, rtol=rtol):
+        return scale, None
+    return None
 
 
 def _factor(scores: Tensor, logits: Tensor) -> float:

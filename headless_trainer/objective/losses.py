@@ -72,7 +72,7 @@ def cwt_loss(
         pool = NegativePool.from_targets(target_ids)
     index = pool.index_of(target_ids)
     vectors = embed(pool.ids)
-    log_counts = pool.log_counts(torch.promote_types(hidden.dtype, torch.float32))
+    log_counts = pool.log_counts(wide_dtype(hidden.dtype))
     return candidate_loss(hidden, index, vectors, log_counts, reduction=reduction, backend=backend)
 
 
@@ -206,7 +206,7 @@ def vocabulary_cross_entropy(
     rows = max(MIN_CHUNK_ROWS, chunk_elements // weight.shape[0])
     fits = backend == "auto" and hidden.shape[0] <= rows
     if bias is None:
-        bias = hidden.new_zeros(weight.shape[0], dtype=_widen(hidden).dtype)
+        bias = hidden.new_zeros(weight.shape[0], dtype=wide_dtype(hidden.dtype))
     # All dtypes are chosen by now: autocast must not choose others for single operations.
     with torch.autocast(device_type, enabled=False):
         # Chunks are summed while they are computed, so they have no losses of single rows.
@@ -296,7 +296,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         log_weights: Tensor | None,  # (V,) or (K, V)
         target_shift: Tensor | None,  # (K,)
     ) -> Tensor:
-        wide = _widen(hidden).dtype
+        wide = wide_dtype(hidden.dtype)
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         total = hidden.new_zeros((), dtype=wide)
         grad_hidden: Tensor | None = None
@@ -395,8 +395,11 @@ def capped(scores: Tensor, softcap: float | None) -> Tensor:
     return softcap * torch.tanh(scores / softcap)
 
 
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return float32 for float16 and bfloat16, and float32 and float64 themselves."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 def _widen(values: Tensor) -> Tensor:
-    """Convert float16 and bfloat16 to float32; keep float32 and float64."""
-    if values.dtype in LOW_PRECISION:
-        return values.float()
-    return values
+    """Convert values to their `wide_dtype`."""
+    return values.to(wide_dtype(values.dtype))

@@ -225,20 +225,19 @@ class SparseAdamW(torch.optim.AdamW):
         decay = (history[step, LOG_DECAY] - history[last, LOG_DECAY]).exp()
         missed = (step - last).double()
         beta1, beta2 = group["betas"]
-        factors = torch.stack(
-            [decay, beta1**missed, beta2**missed, *quadrature(history[last], group["eps"])]
-        )
+        move1, offset1, move2, offset2 = quadrature(history[last], group["eps"])
+        factors = torch.stack([decay, beta1**missed, beta2**missed, move1, offset1, move2, offset2])
         # One transfer for all of them, of numbers that the device can hold.
         factors = factors.to(_wide(embedding)).to(embedding.device)  # (7, U)
-        decay, decay1, decay2, move1, epsilon1, move2, epsilon2 = factors[:, :, None]
+        decay, mean_decay, square_decay, move1, offset1, move2, offset2 = factors[:, :, None]
         rows = ids.to(embedding.device)
         weight, mean, square = self._rows(embedding, rows)
         # What the moments would have moved the row by in all missed steps, in two terms instead of
         # as many as steps: see `quadrature`.
         root = square.sqrt()
-        push = move1 / (root + epsilon1) + move2 / (root + epsilon2)
+        push = move1 / (root + offset1) + move2 / (root + offset2)
         weight = weight.addcmul_(mean, push, value=-1).mul_(decay)
-        self._put(embedding, rows, weight, mean.mul_(decay1), square.mul_(decay2))
+        self._put(embedding, rows, weight, mean.mul_(mean_decay), square.mul_(square_decay))
         state["last_step"][ids] = step
 
     def _tables(self, embedding: Tensor) -> list[Tensor]:

@@ -54,15 +54,17 @@ class HeldOutBatches(IterableDatasetShard):
         process: int = 0,
         processes: int = 1,
     ):
+        # Not the parent's constructor, nor any method of it: `Trainer.num_examples` looks for the
+        # length of a dataset inside a loader's only in this class.
         self.dataset: Any = dataset
         self.is_stream = isinstance(dataset, IterableDataset)
         self.collate = collate
         # Rows that all processes take in one turn, and the part of them that this one takes.
-        self.round = size * processes
-        self.part = slice(process * size, (process + 1) * size)
+        self.rows_of_turn = size * processes
+        self.own_part = slice(process * size, (process + 1) * size)
 
     def __len__(self) -> int:
-        return math.ceil(len(self.dataset) / self.round)
+        return math.ceil(len(self.dataset) / self.rows_of_turn)
 
     def rows(self) -> Iterator[Any]:
         """Yield all rows of the dataset in order, on every process."""
@@ -87,9 +89,9 @@ class HeldOutBatches(IterableDatasetShard):
     def _batches_of_stream(self) -> Iterator[dict]:
         rows = self.rows()
         first: list = []
-        while dealt := list(itertools.islice(rows, self.round)):
+        while dealt := list(itertools.islice(rows, self.rows_of_turn)):
             first = first or dealt[:1]
-            batch = dealt[self.part]
+            batch = dealt[self.own_part]
             yield self.collate(batch or first) | {COUNTS: bool(batch)}
 
     def _batches_by_index(self) -> Iterator[dict]:
@@ -102,8 +104,8 @@ class HeldOutBatches(IterableDatasetShard):
             # Several workers take batches in turn.
             turns = turns[worker.id :: worker.num_workers]
         for turn in turns:
-            dealt = everything[turn * self.round : (turn + 1) * self.round]
-            indices = dealt[self.part]
+            dealt = everything[turn * self.rows_of_turn : (turn + 1) * self.rows_of_turn]
+            indices = dealt[self.own_part]
             batch = self.collate(rows.__getitems__(list(indices) or [0]))
             yield batch | {COUNTS: len(indices) > 0}
 

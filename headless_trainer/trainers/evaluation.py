@@ -57,20 +57,25 @@ def pool_scores(
     rows = max(1, CHUNK_ELEMENTS // max(1, len(pool)))
     loss = []
     correct = []
-    for part in (slice(first, first + rows) for first in range(0, max(1, len(hidden)), rows)):
-        chunk = hidden[part].float()
-        chunk_targets = target_ids[part]
-        scores = projected_scores(chunk, candidates, candidate_bias, head.softcap)  # (rows, U)
-        outside = (chunk * targets[part]).sum(-1)
+    # At least one chunk, so that no prediction at all has an empty result.
+    for first in range(0, max(1, len(hidden)), rows):
+        chunk = slice(first, first + rows)
+        outputs = hidden[chunk].float()
+        ids = target_ids[chunk]
+        scores = projected_scores(outputs, candidates, candidate_bias, head.softcap)  # (rows, U)
+        # Of the targets' own vectors, and where the pool has a target the same as there.
+        own_scores = (outputs * targets[chunk]).sum(-1)
         if target_bias is not None:
-            outside = outside + target_bias[part]
-        outside = capped(outside, head.softcap)
-        position = torch.searchsorted(pool.ids, chunk_targets).clamp(max=len(pool) - 1)
-        inside = pool.ids[position] == chunk_targets
-        target = torch.where(inside, scores.gather(1, position[:, None])[:, 0], outside)
-        partition = (scores + log_counts).logsumexp(-1)
-        loss.append(torch.where(inside, partition, torch.logaddexp(partition, target)) - target)
-        correct.append((target >= scores.amax(-1)).float())
+            own_scores = own_scores + target_bias[chunk]
+        own_scores = capped(own_scores, head.softcap)
+        position = torch.searchsorted(pool.ids, ids).clamp(max=len(pool) - 1)
+        is_in_pool = pool.ids[position] == ids
+        scores_in_pool = scores.gather(1, position[:, None])[:, 0]
+        target_scores = torch.where(is_in_pool, scores_in_pool, own_scores)
+        log_partition = (scores + log_counts).logsumexp(-1)
+        with_target = torch.logaddexp(log_partition, target_scores)
+        loss.append(torch.where(is_in_pool, log_partition, with_target) - target_scores)
+        correct.append((target_scores >= scores.amax(-1)).float())
     return {"loss": torch.cat(loss), "pool_accuracy": torch.cat(correct)}
 
 
@@ -121,9 +126,9 @@ def vocabulary_scores(
                     log_mass_apart[chunk] = torch.logaddexp(log_mass_apart[chunk], sums)
     results = {}
     if apart is not None:
-        results["apart"] = (log_mass_apart - so_far[""].partition).exp()
+        results["apart"] = (log_mass_apart - so_far[""].log_partition).exp()
     for ending, known in so_far.items():
-        results[f"cross_entropy{ending}"] = known.partition - known.target
+        results[f"cross_entropy{ending}"] = known.log_partition - known.target
         results[f"accuracy{ending}"] = (known.best_token == target_ids).float()
     return results
 
@@ -133,13 +138,13 @@ class _BestSoFar:
     """What is known of K predictions after some blocks of the vocabulary, ``(K,)`` each.
 
     Attributes:
-        partition: logarithm of the summed exponentials of the scores.
+        log_partition: logarithm of the summed exponentials of the scores.
         best: the largest score.
         best_token: the id that has it.
         target: the target's score, or -inf before its block.
     """
 
-    partition: Tensor
+    log_partition: Tensor
     best: Tensor
     best_token: Tensor
     target: Tensor
@@ -147,14 +152,15 @@ class _BestSoFar:
     @classmethod
     def none(cls, hidden: Tensor, target_ids: Tensor) -> "_BestSoFar":
         """Return what is known before the first block."""
-        partition, best, target = hidden.new_full((3, len(hidden)), -torch.inf)
-        return cls(partition, best, torch.zeros_like(target_ids), target)
+        log_partition, best, target = hidden.new_full((3, len(hidden)), -torch.inf)
+        return cls(log_partition, best, torch.zeros_like(target_ids), target)
 
     def add(self, chunk: slice, scores: Tensor, start: int, target_ids: Tensor) -> None:
         """Add the ``(height, n)`` scores of a block, whose first id is ``start``, for a chunk of
         the predictions, whose ``(height,)`` targets are given too.
         """
-        self.partition[chunk] = torch.logaddexp(self.partition[chunk], scores.logsumexp(-1))
+        log_sums = scores.logsumexp(-1)
+        self.log_partition[chunk] = torch.logaddexp(self.log_partition[chunk], log_sums)
         top, position = scores.max(-1)
         is_better = top > self.best[chunk]
         self.best_token[chunk] = torch.where(is_better, position + start, self.best_token[chunk])

@@ -81,11 +81,11 @@ class CandidatePools:
 
     Attributes:
         draws: chooses candidates that are no targets.
-        pool_size: most targets in a pool, or None; up to ``args.pool_size`` it may change from step
-            to step.
+        pool_size: most targets in the pool of a micro-batch, or None; up to ``args.pool_size`` it
+            may change from step to step.
         least_targets: number up to which a pool is topped up; by default also ``args.pool_size``.
-        earlier: targets that top up a pool: with ``negatives="world"`` those of all processes,
-            otherwise those of this one.
+        earlier: what tops up a pool: targets of earlier steps, with ``negatives="world"`` of all
+            processes and otherwise of this one, or targets that are drawn by their frequency.
     """
 
     def __init__(
@@ -113,17 +113,28 @@ class CandidatePools:
         """
         drawn = self.draws.draw(step)
         if self.args.negatives == "micro_batch":
-            # The mean over the step of each micro-batch's own mean, as in the paper. Micro-batches
-            # without a prediction have none; of a process without one the mean is 0.
-            means = sum(ids.numel() > 0 for ids in targets)
-            of_micro_batches = [
-                (self._pools_of_forward(ids, drawn, step), max(1, ids.numel() * means))
-                for ids in targets
-            ]
-            if remember and self.args.pool_size:
-                self._remember(NegativePool.from_targets(targets), step)
-            return of_micro_batches
+            return self._pools_of_micro_batches(targets, drawn, step, remember)
+        return self._shared_pool(targets, drawn, step, remember)
 
+    def _pools_of_micro_batches(
+        self, targets: list[Tensor], drawn: Tensor | None, step: int, remember: bool
+    ) -> PoolsOfStep:
+        """Return the pools of each micro-batch, made of its own targets."""
+        # The mean over the step of each micro-batch's own mean, as in the paper. Micro-batches
+        # without a prediction have none; of a process without one the mean is 0.
+        means = sum(ids.numel() > 0 for ids in targets)
+        of_micro_batches = [
+            (self._pools_of_forward(ids, drawn, step), max(1, ids.numel() * means))
+            for ids in targets
+        ]
+        if remember and self.args.pool_size:
+            self._remember(NegativePool.from_targets(targets), step)
+        return of_micro_batches
+
+    def _shared_pool(
+        self, targets: list[Tensor], drawn: Tensor | None, step: int, remember: bool
+    ) -> PoolsOfStep:
+        """Return the one pool of a step, made of the targets of this process or of all."""
         of_step = NegativePool.from_targets(targets)
         divisor = of_step.targets
         if self.args.negatives == "world" and self.args.world_size > 1:

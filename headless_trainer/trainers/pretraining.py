@@ -51,7 +51,7 @@ from ..models.trunk import (
     layer_matrices,
     without_adapter,
 )
-from ..objective.losses import candidate_loss
+from ..objective.losses import candidate_loss, wide_dtype
 from ..objective.negatives import NegativePool
 from ..objectives import objective_of
 from ..optimizers.muon import MuonAnd, with_muon
@@ -194,19 +194,9 @@ class PretrainingTrainer(Trainer):
                 f'HeadlessTrainingArguments(objective="{self.objective}"), or use the trainer of '
                 "that objective."
             )
-        settings: CheckedSettings | None = None
-        if checked is not None and checked.settings.args is args:
-            settings = checked.settings
-        # What a trainer sets for its model must not reach another trainer with these arguments.
-        args = copy.copy(args)
-        # The process may change its working directory.
-        args.output_dir = os.path.abspath(args.output_dir)
-        self.task = args.task or infer_task(without_adapter(model))
-        args.task = self.task
-        if settings is None:
-            sets = kwargs.get("eval_dataset")
-            names = tuple(sets) if isinstance(sets, dict) else ()
-            settings = check_settings(args, type(self), evaluation_sets=names)
+        args, settings = self._own_arguments(args, model, checked, kwargs.get("eval_dataset"))
+        assert args.task is not None
+        self.task = args.task
         check_optimizer(args, kwargs)
         model = self.trained_part(model)
         inner = without_adapter(model)
@@ -262,6 +252,29 @@ class PretrainingTrainer(Trainer):
         # Before the others, so that it does not time them.
         self.callback_handler.callbacks.insert(0, self.window)
 
+    def _own_arguments(
+        self,
+        args: HeadlessTrainingArguments,
+        model: Any,
+        checked: CheckedModel | None,
+        eval_dataset: Any,
+    ) -> tuple[HeadlessTrainingArguments, CheckedSettings]:
+        """Return a copy of the arguments for this trainer alone, with the task of its model, and
+        check it unless a command has.
+        """
+        given = args
+        # What a trainer sets for its model must not reach another trainer with these arguments.
+        args = copy.copy(given)
+        # The process may change its working directory.
+        args.output_dir = os.path.abspath(args.output_dir)
+        args.task = args.task or infer_task(without_adapter(model))
+        if checked is not None and checked.settings.args is given:
+            return args, checked.settings
+        names: tuple[str, ...] = ()
+        if isinstance(eval_dataset, dict):
+            names = tuple(eval_dataset)
+        return args, check_settings(args, type(self), evaluation_sets=names)
+
     # Defined by each objective, besides compute_loss ------------------------------------------
 
     def trained_part(self, model: Any) -> PreTrainedModel:
@@ -313,7 +326,7 @@ class PretrainingTrainer(Trainer):
             outputs,
             part.target_index,
             vectors,
-            self.log_weights(part, torch.promote_types(outputs.dtype, torch.float32)),
+            self.log_weights(part, wide_dtype(outputs.dtype)),
             bias=bias,
             softcap=self.head.softcap,
             target_counts_once=self.target_counts_once,
