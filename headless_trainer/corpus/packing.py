@@ -158,8 +158,15 @@ def tokenize_and_pack(
 def _cache_path(
     texts: Dataset, encoder: DocumentEncoder, cache_dir: str | None, settings: RowSettings
 ) -> Path:
+    # Rows that are to begin with what the tokenizer adds are the same if it adds nothing.
+    opening_ids = encoder.opening_ids(settings["begin_rows"], settings["max_seq_length"])
     # Everything that decides the rows, besides the texts. The number of processes does not.
-    decisive = {**settings, "tokenizer": encoder.identity, "version": ROWS_VERSION}
+    decisive = {
+        **settings,
+        "begin_rows": bool(opening_ids),
+        "tokenizer": encoder.identity,
+        "version": ROWS_VERSION,
+    }
     fingerprint = update_fingerprint(
         texts._fingerprint, "headless_trainer.tokenize_and_pack", decisive
     )

@@ -108,6 +108,17 @@ def test_begun_rows_equal_naive_ones(length, opening, mlm, cache, monkeypatch):
     assert rows_of(streamed) == expected
 
 
+@pytest.mark.parametrize(("name", "files"), [("clm", 1), ("mlm", 2)])
+def test_rows_that_begin_with_nothing_are_cached_once(name, files, request, tmp_path):
+    """The tokenizer of mlm puts a token before a text, that of clm does not."""
+    texts = Dataset.from_dict({"text": DOCUMENTS})
+    settings = {"max_seq_length": 16, "cache_dir": str(tmp_path)}
+    tokenizer = request.getfixturevalue(name)
+    for begin_rows in (True, False):
+        tokenize_and_pack(texts, tokenizer, begin_rows=begin_rows, **settings)
+    assert len(list(tmp_path.rglob("rows-*.arrow"))) == files
+
+
 def test_only_packed_rows_of_decoders_begin_as_texts_do(tmp_path):
     args = HeadlessTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
     lines = DataArguments(train_file=["a"], line_by_line=True)
