@@ -93,6 +93,7 @@ QUICK = [
     *("--validation_split_percentage", "20", "--preprocessing_num_workers", "1", "--do_eval"),
 ]
 TUNING = "--num_train_epochs 2 --per_device_train_batch_size 8 --disable_tqdm true --use_cpu true".split()
+PREDICTING = "--disable_tqdm true --use_cpu true".split()
 QUIET = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "logging_steps": 1}
 
 

@@ -13,7 +13,7 @@ OVERRIDDEN = set(
     _clip_grad_norm _determine_best_metric _evaluate _get_dataloader _get_eval_sampler _get_grad_norm _get_output_dir
     _get_train_sampler _load_best_model _load_from_checkpoint _push_from_checkpoint _save_checkpoint
     autocast_smart_context_manager call_model_init compute_loss create_model_card create_optimizer evaluate
-    evaluation_loop get_batch_samples init_hf_repo log predict
+    evaluation_loop get_batch_samples hyperparameter_search init_hf_repo log predict
     prediction_step push_to_hub save_model save_state train training_step
     """.split()
 )

@@ -11,7 +11,7 @@ import datasets
 import numpy
 import pytest
 import torch
-from builders import SMALL, TUNING, printed_in_ascii, save
+from builders import PREDICTING, SMALL, TUNING, printed_in_ascii, save
 from row_files import write_jsonl, write_tasks
 from safetensors import SafetensorError
 from transformers import (
@@ -62,13 +62,15 @@ def decoder(tmp_path_factory, clm_tokenizer) -> str:
 
 def run(models, output_dir, *flags) -> None:
     models = [models] if isinstance(models, str) else models
+    # A command that only predicts takes no settings of training.
+    tuning = PREDICTING if flags[:1] == ("--do_predict",) else TUNING
     main(
         [
             "--model_name_or_path",
             *models,
             "--output_dir",
             str(output_dir),
-            *TUNING,
+            *tuning,
             *map(str, flags),
         ]
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from builders import SMALL, TUNING, save
+from builders import PREDICTING, SMALL, TUNING, save
 from row_files import write_jsonl as write
 from tokenizers import Tokenizer, processors
 from transformers import (
@@ -57,7 +57,6 @@ def models(tmp_path_factory, mlm_tokenizer, clm_tokenizer) -> dict[str, str]:
     }
 
 
-PREDICTING = ["--disable_tqdm", "true", "--use_cpu", "true"]
 LABELS = {
     "classes": lambda i: ["no", "yes", "unsure"][i % 3],
     "labels": lambda i: [["a"], [], ["a", "b"], ["c"]][i % 4],
