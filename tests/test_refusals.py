@@ -339,6 +339,12 @@ def test_a_label_of_the_row_is_refused(clm_tokenizer, label):
         PaddingCollator(clm_tokenizer)([{"input_ids": [5, 6, 7], "labels": label}] * 2)
 
 
+def test_rows_in_rows_are_refused(clm_tokenizer):
+    row = clm_tokenizer("The river", return_tensors="pt")
+    with pytest.raises(ValueError, match=r"row 0 has the shape \(1, \d+\) instead of \(tokens,\)"):
+        PaddingCollator(clm_tokenizer)([{"input_ids": row["input_ids"]}] * 2)
+
+
 def test_a_model_that_calls_its_pooler_trains(tmp_path, mlm_tokenizer):
     model = LayoutLMModel(LayoutLMConfig(vocab_size=300, **SMALL))
     settings = {"task": "mlm", "max_steps": 1, "save_strategy": "no"}

@@ -109,6 +109,11 @@ class PaddingCollator:
         padded = np.full((len(rows), lengths.max()), self.padding[name], dtype=np.int64)  # (B, T)
         for number, (row, length) in enumerate(zip(rows, lengths, strict=True)):
             values = np.asarray(row[name])
+            if name == "input_ids" and values.ndim > 1:
+                raise ValueError(
+                    f"Column {name!r} of row {number} has the shape {values.shape} instead of "
+                    "(tokens,): tokenize rows without return_tensors."
+                )
             if values.shape != (length,):
                 count = f"the one value {values}"
                 if values.ndim:
