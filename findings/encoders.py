@@ -2,6 +2,8 @@
 
 from findings.cards import Card, Conditions
 from findings.recipes import (
+    ENCODER_WITH_DRAWN_TARGETS,
+    ENCODER_WITH_GROWING_POOLS,
     ENCODER_WITH_POOLS,
     TIED,
     TIED_VANILLA,
@@ -19,11 +21,13 @@ from findings.records import (
     in_words,
     is_clear,
     millions,
+    of_seeds,
     paired_difference,
     percent,
     results,
     share_to_match,
 )
+from findings.statements import other_pools_differ_in_sign_alone
 from headless_trainer.presentation.significance import holm, is_significant, mean_test
 
 TITLE = "Encoders"
@@ -239,6 +243,80 @@ def do_larger_pools_help_encoders() -> Card:
             "studies/results/recipe_roformer_longest",
             "studies/results/recipe_roformer_6000_pools",
             "studies/results/recipe_roformer_6000",
+        ),
+    )
+
+
+def do_other_pools_do_better() -> Card:
+    recent = results("studies/results/recipe_roformer_longest_pools")[ENCODER_WITH_POOLS]
+    others = results("studies/results/recipe_roformer_pool_variants")
+    rows = [
+        (
+            "targets of recent steps",
+            figure(recent["perplexity"]),
+            "",
+            percent(recent["accuracy"], 2),
+            "",
+        )
+    ]
+    for label, recipe in (
+        ("targets drawn by frequency", ENCODER_WITH_DRAWN_TARGETS),
+        ("targets of recent steps, growing", ENCODER_WITH_GROWING_POOLS),
+    ):
+        other = others[recipe]
+        same = {key: of_seeds(recent, key, other["seeds"]) for key in ("perplexity", "accuracy")}
+        rows.append(
+            (
+                label,
+                figure(other["perplexity"]),
+                difference(other["perplexity"], same["perplexity"], 2),
+                percent(other["accuracy"], 2),
+                difference(other["accuracy"], same["accuracy"], 2, factor=100),
+            )
+        )
+    check(
+        other_pools_differ_in_sign_alone(others),
+        "drawn targets are worse in each pretraining, growing pools better, and none clearly",
+    )
+    return Card(
+        name="do_other_pools_do_better",
+        question="Should pools be topped up with drawn targets, or grow during training?",
+        answer="No clear difference: drawn targets are worse and growing pools better in each "
+        "pretraining, by little",
+        figure=f"perplexity {rows[1][1]} with drawn targets, {rows[2][1]} with growing pools, "
+        f"{rows[0][1]} with neither",
+        text="`--pool_size` tops pools up with the targets of recent steps. Growing pools begin "
+        "with the batch alone and end with the same size, so that most steps cost less. They are "
+        "no option.",
+        columns=(
+            "pools of 16,256 targets",
+            "perplexity",
+            "minus that of recent targets",
+            "accuracy",
+            "minus, points",
+        ),
+        rows=rows,
+        conditions=Conditions(
+            model=SMALL_ROFORMER,
+            vocabulary="8,000",
+            tokens=f"12.3 M, in {BATCHES}",
+            machine="CPU",
+            seeds=", ".join(
+                in_words(len(run["seeds"]))
+                for run in (
+                    recent,
+                    others[ENCODER_WITH_DRAWN_TARGETS],
+                    others[ENCODER_WITH_GROWING_POOLS],
+                )
+            )
+            + "; differences are between the same seeds",
+            rates="2e-3 alone",
+        ),
+        would_change="Other sizes of pools, of which smaller ones might do as growing ones; other "
+        "rates; decoders, whose batches have more targets; longer training.",
+        records=(
+            "studies/results/recipe_roformer_pool_variants",
+            "studies/results/recipe_roformer_longest_pools",
         ),
     )
 
@@ -489,6 +567,7 @@ def does_it_hold_for_seven_languages() -> Card:
 CARDS = (
     does_the_encoders_lead_last,
     do_larger_pools_help_encoders,
+    do_other_pools_do_better,
     do_encoders_gain_early,
     is_glue_better,
     which_tasks_differ,

@@ -43,6 +43,7 @@ from findings.statements import (
     gemma_learns_less_with_half_of_the_steps,
     lower_score,
     most_of_it_is_an_offset,
+    other_pools_differ_in_sign_alone,
     other_rates_are_worse,
     overlap,
     pieces_are_better_inputs,
@@ -761,6 +762,12 @@ RECIPES = {
         "Yes. Headless then has the accuracy of vanilla in four pretrainings. One size of pool was "
         "run.",
         pools_of_shorter_encoders_are_level_with_vanilla,
+    ),
+    "recipe_roformer_pool_variants": Record(
+        "Should the pools of encoders be topped up with drawn targets, or grow during training?",
+        "There is no clear difference. Drawn targets have the higher perplexity in both "
+        "pretrainings, and growing pools the lower one in all three.",
+        other_pools_differ_in_sign_alone,
     ),
     "recipe_roformer_longest_pools_rate": Record(
         "Would twice the rate help an encoder with larger pools?",

@@ -9,6 +9,8 @@ from scipy import stats
 from findings.comparisons import Check, within
 from findings.recipes import (
     BETA2,
+    ENCODER_WITH_DRAWN_TARGETS,
+    ENCODER_WITH_GROWING_POOLS,
     ENCODER_WITH_POOLS,
     EPSILON,
     LARGE_POOLS,
@@ -274,6 +276,22 @@ def has_accuracy_of_vanilla(results: Any, folder_of_vanilla: str) -> bool:
     vanilla = read_results(folder_of_vanilla)[f"{TIED_VANILLA} + RoFormer"]
     of_same_seeds = of_seeds(vanilla, "accuracy", pools["seeds"])
     return float(np.mean(pools["accuracy"])) > float(np.mean(of_same_seeds)) - 0.002
+
+
+def other_pools_differ_in_sign_alone(results: Any) -> bool:
+    """Whether the perplexities of an encoder are higher in each pretraining if its pools are topped
+    up with drawn targets instead of recent ones, lower in each if they grow, and clearly neither.
+    """
+    recent = read_results("studies/results/recipe_roformer_longest_pools")[ENCODER_WITH_POOLS]
+    for recipe, sign in ((ENCODER_WITH_DRAWN_TARGETS, 1), (ENCODER_WITH_GROWING_POOLS, -1)):
+        perplexities = results[recipe]["perplexity"]
+        of_same_seeds = of_seeds(recent, "perplexity", results[recipe]["seeds"])
+        pairs = zip(perplexities, of_same_seeds, strict=True)
+        if not all(sign * (other - ours) > 0 for other, ours in pairs):
+            return False
+        if is_clear(perplexities, of_same_seeds):
+            return False
+    return True
 
 
 def twice_the_rate_changes_little(results: Any) -> bool:

@@ -181,7 +181,8 @@ def main(argv: list[str] | None = None) -> None:
             f"--vocab_size={ModelArguments.vocab_size}",
             # More steps than the time allows: the clock ends the run, and evaluates.
             f"--max_steps={4 * args.max_steps}",
-            "--eval_strategy=no",
+            # Nor does it come to an evaluation that the clock does not ask for.
+            f"--eval_steps={4 * args.max_steps}",
         ]
         vanilla = make_trainer(*parse_args(SETTINGS, [*argv, *vanilla_flags]))
         logging.getLogger("headless_trainer").setLevel(logging.WARNING)

@@ -12,8 +12,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 @pytest.mark.slow
 def test_the_demo(study, tmp_path, text_file, capsys, own_cache, monkeypatch):
     sizes = "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32,max_position_embeddings=64"
+    # Held out by name, as the docstrings are.
+    held_out = tmp_path / "held_out.txt"
+    held_out.write_text("".join(text_file.open(encoding="utf-8").readlines()[:20]))
     flags = [
         f"--train_file={text_file}",
+        f"--validation_file={held_out}",
         *"--vocab_size 320 --max_seq_length 16 --max_steps 8 --use_cpu".split(),
     ]
     flags += (
