@@ -454,16 +454,23 @@ def same_losses(results: Any) -> bool:
     return bool(compared) and all(max(row["difference_of_losses"]) == 0 for row in compared)
 
 
+def scores_of_both_losses(results: Any) -> list[tuple[list[float], list[float]]]:
+    """Return the scores of the balanced and of the plain loss, one for each seed, at the best epoch
+    and at the last one.
+
+    Source: the results of studies/balanced_loss.py for one task.
+    """
+    balanced, plain = (one_having(results, loss=loss) for loss in ("balanced", "cross_entropy"))
+    return [(balanced[name], plain[name]) for name in ("score", "last_score")]
+
+
 def balanced_is_better_but_not_steadier(results: Any) -> bool:
     """Whether the balanced loss has clearly higher scores than the plain one, and the spreads of
     both do not differ by Levene's test.
 
     Source: the results of studies/balanced_loss.py for one task.
     """
-    balanced, plain = (one_having(results, loss=loss) for loss in ("balanced", "cross_entropy"))
-    for name in ("score", "last_score"):
-        ours = balanced[name]
-        theirs = plain[name]
+    for ours, theirs in scores_of_both_losses(results):
         is_better = is_clear(ours, theirs) and statistics.mean(ours) > statistics.mean(theirs)
         if not is_better or stats.levene(ours, theirs).pvalue <= 1 - LEVEL:
             return False
@@ -476,10 +483,7 @@ def balanced_is_steadier_but_not_better(results: Any) -> bool:
 
     Source: the results of studies/balanced_loss.py for one task.
     """
-    balanced, plain = (one_having(results, loss=loss) for loss in ("balanced", "cross_entropy"))
-    for name in ("score", "last_score"):
-        ours = balanced[name]
-        theirs = plain[name]
+    for ours, theirs in scores_of_both_losses(results):
         is_steadier = statistics.stdev(ours) < statistics.stdev(theirs)
         if not is_steadier or stats.levene(ours, theirs).pvalue > 1 - LEVEL:
             return False

@@ -47,7 +47,9 @@ def _check_activation_checkpointing(args: TrainingArguments) -> None:
     name = "activation_checkpointing_kwargs"
     if not hasattr(args, name):
         name = "gradient_checkpointing_kwargs"
-    settings = dict(getattr(args, name) or {})
+    if not getattr(args, name):
+        return
+    settings = dict(getattr(args, name))
     # transformers reads this one, and the others go to torch.
     settings.pop("every_n_layers", None)
     # Torch would warn that it has to choose.

@@ -87,3 +87,12 @@ def test_the_card_shows_a_setting_that_differs_from_its_default(tmp_path, shown)
     assert ("exact_every" in table) is shown
     assert "eval_pool_size" not in table
     assert "learning_rate" in table
+
+
+def test_a_card_shows_a_zero_that_switches_something_off(tmp_path):
+    off = {"objective": "sampled_softmax", "exact_every": 0, "sampled_negatives": 0}
+    args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, report_to="none", **off)
+    table = settings_table(args)
+    assert "| exact_every | 0 |" in table
+    assert "| sampled_negatives | 0 |" in table
+    assert "gradient_checkpointing" not in table

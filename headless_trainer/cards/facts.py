@@ -155,7 +155,7 @@ def _says_nothing(value: Any, default: Any) -> bool:
     """Return whether a setting says no more than one that was left out; 0 says something."""
     if default is None and value is False:
         return True
-    return value is None or value in ("", {})
+    return value is None or value in ("", [], {})
 
 
 def _plain(value: Any) -> Any:

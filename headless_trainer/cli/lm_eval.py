@@ -49,15 +49,15 @@ def score_and_compare(args) -> None:
     folders_of_results = {name for name in compared if Path(name, RESULTS_NAME).is_file()}
     models = list(args.model_name_or_path or [])
     models += [name for name in compared if name not in folders_of_results]
-    if not models:
+    failures: list[str] = []
+    if models:
+        failures = _score(list(dict.fromkeys(models)), args)
+    else:
         refuse_unread(
             args,
             ("compare", "tasks", "output_dir"),
             "two folders of results are compared, and nothing is scored: leave it out",
         )
-    failures: list[str] = []
-    if models:
-        failures = _score(list(dict.fromkeys(models)), args)
     if compared and not failures:
         _compare(compared, folders_of_results, args)
     if failures:

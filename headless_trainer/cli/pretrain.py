@@ -23,9 +23,11 @@ def main(argv: list[str] | None = None) -> None:
     from ..arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
 
     with errors_in_one_line(ValueError, OSError):
-        arguments = parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], argv)
+        model_args, data_args, args = parse_args(
+            [ModelArguments, DataArguments, HeadlessTrainingArguments], argv
+        )
         from ..processes.launch import leave_together
-        from ..refusals import Refusal, refuse
+        from ..refusals import PUSHING, Refusal, refuse
         from .training import make_trainer, train
 
         untrained = Refusal(
@@ -33,8 +35,8 @@ def main(argv: list[str] | None = None) -> None:
             "this command trains: leave it out; --eval_on_start scores a model before its training",
             lambda args: not args.do_train,
         )
-        refuse(arguments[-1], [untrained])
-        trainer = make_trainer(*arguments)
+        refuse(args, [untrained, *PUSHING])
+        trainer = make_trainer(model_args, data_args, args)
     # A loss that is not finite, a full disk, an optimizer that is not installed.
     with errors_in_one_line(FloatingPointError, OSError, ImportError):
         train(trainer)

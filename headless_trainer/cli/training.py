@@ -48,7 +48,7 @@ from ..models.trunk import (
 from ..objectives import objective_of
 from ..processes.coordination import first_process_first, lost_processes_named
 from ..processes.locks import alone_until_exit
-from ..refusals import PUSHING, STREAM, Refusal, defaults_of, refuse
+from ..refusals import STREAM, Refusal, defaults_of, refuse
 from ..reporting import run_results
 from ..signals.handlers import NAMES, deferred, leaving
 from ..trainers.checks import CheckedModel, CheckedSettings, check_model, check_settings
@@ -326,7 +326,6 @@ def check_run(
 ) -> CheckedSettings:
     """Refuse incompatible settings, whose task is set, before anything is read."""
     settings = check_settings(args, trainer_type)
-    refuse(args, PUSHING)
     check_libraries(args)
     if args.process_index == 0:
         warn_of_other_lengths(args)

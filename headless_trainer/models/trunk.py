@@ -110,7 +110,8 @@ def check_is_whole(model: PreTrainedModel, report: Mapping[str, Any], source: st
     prefix = ""
     if base_of(model) is not model:
         prefix = f"{model.base_model_prefix}."
-    # Every trunk that was pretrained without a pooler gets a new one, which nothing reads here.
+    # Every trunk that was pretrained without a pooler gets a new one. Fine-tuning on a task trains
+    # it, and nothing else reads it.
     lacking = sorted(
         name
         for name in report["missing_keys"]
