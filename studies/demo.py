@@ -28,7 +28,8 @@ from transformers import TrainerCallback, set_seed
 from transformers.utils import logging as transformers_logging
 
 from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
-from headless_trainer.cli.training import make_trainer, train
+from headless_trainer.cli.preparation import make_trainer
+from headless_trainer.cli.training import train
 from headless_trainer.command_line import errors_in_one_line, parse_args
 from headless_trainer.objective.prior import log_prior
 from headless_trainer.presentation.pictures import Panel, Series, draw_panels, to_png

@@ -27,7 +27,7 @@ from ..objective.prior import drawn_share_of
 from ..objectives import OBJECTIVES
 from ..processes.locks import alone_until_exit
 from ..trainers.pretraining import PretrainingTrainer
-from . import training
+from . import preparation
 
 logger = logging.getLogger("headless_trainer")
 
@@ -41,7 +41,7 @@ def make_language_model(
     check_output_dir(args.output_dir, None)
     counts_texts = args.init == "prior" and args.counts_from == "corpus"
     if counts_texts:
-        training.check_cache(model_args, data_args)
+        preparation.check_cache(model_args, data_args)
     name = model_args.model_name_or_path
     config = loading.load_config(model_args)
     check_headless(config, name)
@@ -107,7 +107,9 @@ def counts_of_corpus(
     named_texts.check_sample_by()
     documents = named_texts.read()
     task = infer_task(config)
-    rows = training.tokenized_rows(documents["train"], tokenizer, model_args, data_args, args, task)
+    rows = preparation.tokenized_rows(
+        documents["train"], tokenizer, model_args, data_args, args, task
+    )
     rows = packing.first_rows(rows, data_args.max_train_samples)
     vocabulary = input_embedding(trunk).num_embeddings
     packing.check_token_ids(rows, vocabulary, tokenizer)
@@ -165,7 +167,7 @@ def make_trainer(
             model.base_model.requires_grad_(False)
         return model
 
-    trainer = training.make_trainer(
+    trainer = preparation.make_trainer(
         model_args,
         data_args,
         args,

@@ -28,7 +28,8 @@ def main(argv: list[str] | None = None) -> None:
         )
         from ..processes.launch import leave_together
         from ..refusals import PUSHING, Refusal, refuse
-        from .training import make_trainer, train
+        from .preparation import make_trainer
+        from .training import train
 
         untrained = Refusal(
             "do_train",

@@ -20,8 +20,8 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, 
 from headless_trainer import HeadlessTrainer, load_token_counts
 from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
 from headless_trainer.checkpoints.settings import read_settings
+from headless_trainer.cli.preparation import make_trainer
 from headless_trainer.cli.pretrain import main
-from headless_trainer.cli.training import make_trainer
 from headless_trainer.command_line import parse_args
 from headless_trainer.objective.prior import log_prior
 from headless_trainer.trainers import pretraining
@@ -96,7 +96,7 @@ def test_a_headless_run_leaves_a_trunk_its_tokenizer_counts_and_a_picture(
     tmp_path, text_file, task, flags, monkeypatch
 ):
     folder, alone = tmp_path / "run", MagicMock()
-    monkeypatch.setattr("headless_trainer.cli.training.first_process_first", alone)
+    monkeypatch.setattr("headless_trainer.cli.preparation.first_process_first", alone)
     metrics = run(text_file, folder, *flags)
     # One tokenizer is trained for all machines.
     assert alone.call_args_list[0].kwargs == {"local": False}

@@ -8,7 +8,8 @@ from builders import Tokenizer, trainer_for
 
 from headless_trainer import HeadlessTrainingArguments
 from headless_trainer.cli import training
-from headless_trainer.cli.training import final_metrics, finish, warn_of_other_lengths
+from headless_trainer.cli.preparation import warn_of_other_lengths
+from headless_trainer.cli.training import final_metrics, finish
 from headless_trainer.signals.handlers import Stopped, ended_by_signals
 
 AT_THE_LAST_STEP = {"eval_loss": 2.0, "epoch": 1.0}
