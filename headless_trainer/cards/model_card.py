@@ -225,34 +225,19 @@ def write_card(
         source = adapter.base_model_name_or_path
     # What no argument says is as in the card of the model that training began with.
     inherited = _metadata_of(source)
+    began_headless = HEADLESS_TAG in inherited.get("tags", ())
     # A vanilla model or a classifier is headless only if it began as a headless trunk.
-    is_headless = kind_of_model not in ("vanilla", "classifier") or HEADLESS_TAG in inherited.get(
-        "tags", ()
-    )
-    tags = [OWN_TAG]
-    if is_headless:
-        tags.append(HEADLESS_TAG)
-    base_model = inherited.get("base_model")
-    if card_facts.on_hub(source):
-        # The Hub links it, and would refuse the name of a local folder.
-        base_model = source
-    library = "transformers"
-    if adapter:
-        library = "peft"
-    # huggingface_hub wants a name if there are results, and would write an empty list of them.
-    name_of_results = None
-    if results:
-        name_of_results = model_name or name
-    metadata = ModelCardData(
-        library_name=library,
-        pipeline_tag=_pipeline_tag(kind_of_model, causal),
-        model_name=name_of_results,
-        eval_results=results or None,
-        license=(model_args and model_args.license) or inherited.get("license"),
-        language=(model_args and model_args.language) or inherited.get("language"),
-        base_model=base_model,
-        datasets=_datasets(inherited.get("datasets", ()), dataset),
-        tags=tags,
+    is_headless = began_headless or kind_of_model not in ("vanilla", "classifier")
+    metadata = _metadata(
+        inherited,
+        source,
+        model_args,
+        dataset,
+        results,
+        library="peft" if adapter else "transformers",
+        task=_pipeline_tag(kind_of_model, causal),
+        name_of_results=model_name or name,
+        is_headless=is_headless,
     )
     usage = None
     if tokenizer is not None:
@@ -321,6 +306,43 @@ def _task_type(causal: bool) -> str:
     if causal:
         return "text-generation"
     return "fill-mask"
+
+
+def _metadata(
+    inherited: dict[str, Any],
+    source: str | None,
+    model_args: ModelArguments | None,
+    dataset: str | None,
+    results: list[EvalResult],
+    *,
+    library: str,
+    task: str | None,
+    name_of_results: str,
+    is_headless: bool,
+) -> ModelCardData:
+    """Return what the Hub reads of a card.
+
+    ``inherited`` is that of ``source``, the model that training began with.
+    """
+    tags = [OWN_TAG]
+    if is_headless:
+        tags.append(HEADLESS_TAG)
+    base_model = inherited.get("base_model")
+    if card_facts.on_hub(source):
+        # The Hub links it, and would refuse the name of a local folder.
+        base_model = source
+    return ModelCardData(
+        library_name=library,
+        pipeline_tag=task,
+        # huggingface_hub wants a name if there are results, and would write an empty list of them.
+        model_name=name_of_results if results else None,
+        eval_results=results or None,
+        license=(model_args and model_args.license) or inherited.get("license"),
+        language=(model_args and model_args.language) or inherited.get("language"),
+        base_model=base_model,
+        datasets=_datasets(inherited.get("datasets", ()), dataset),
+        tags=tags,
+    )
 
 
 def _datasets(inherited: Sequence[str], dataset: str | None) -> list[str] | None:
