@@ -267,7 +267,7 @@ def gemma_in_equal_time() -> Card:
         text=f"In three measurements on two CPUs a sampled step takes {figure(shares[0], 0, 100)}, "
         f"{figure(shares[1], 0, 100)} and {percent(shares[2])} of the time of "
         "[an exact one](cpu_gemma.md). The exact softmax was given half of the steps, by the last "
-        "too few.",
+        f"measurement {figure(100 * shares[2] - half['steps'], 0)} too few.",
         columns=("method, steps", *GEMMA_COLUMNS[1:]),
         rows=[
             run_row(f"sampled softmax, {sampled['steps']}", sampled),
@@ -308,8 +308,8 @@ def rows_need_a_beginning() -> Card:
         figure=f"before training English {figure(before['old'])} with `<bos>` and "
         f"{figure(before_without['old'])} without",
         text="Most packed rows begin within a text, and `run_clm.py` leaves them so. The first "
-        "steps then repair the model for them. Here packed rows of decoders begin with what the "
-        "tokenizer puts before a text.",
+        "steps are then spent on learning such rows. Here packed rows of decoders begin with what "
+        "the tokenizer puts before a text.",
         columns=GEMMA_COLUMNS,
         rows=[
             run_row("before training, without", before_without),
@@ -494,7 +494,8 @@ def decoders() -> Card:
     return Card(
         name="continue_decoders",
         question="Does a small decoder learn as much with sampled softmax at equal tokens?",
-        answer="A small decoder learns about as much with sampled softmax, in half of the time",
+        answer="A small decoder learns about as much with sampled softmax, in half of the time "
+        "without exact steps",
         figure=f"perplexity {figure(sampled)} against {figure(exact)}, no clear difference",
         text=f"Over four pretrainings the difference is {difference(sampled, exact)}. In the third "
         f"one, sampled softmax reaches the exact softmax's end after {percent(tokens)} of the "
@@ -541,9 +542,9 @@ def encoders() -> Card:
         question="Does a small encoder learn as much with sampled softmax at equal tokens?",
         answer="A small encoder learns about 3 % more with sampled softmax, and saves little time",
         figure=f"perplexity {percent(below(sampled, exact), digits=1)} lower",
-        text=f"The difference is {difference(sampled, exact)}. A small encoder's head is a small "
-        f"part of its step. The last two need {percent(tokens)} of the tokens and {percent(time)} "
-        "of the time to match the exact softmax.",
+        text=f"The difference is {difference(sampled, exact)}. The head is a small part of a small "
+        f"encoder's step. In the third and fourth pretraining, {percent(tokens)} of the tokens and "
+        f"{percent(time)} of the time are enough.",
         columns=(
             "pretraining",
             "exact softmax: perplexity",
@@ -1074,7 +1075,7 @@ def fine_tuned() -> Card:
         answer="After fine-tuning, continued encoders do not differ clearly",
         figure=f"average {figure(sampled)} against {figure(exact)}",
         text="Two pretrainings are too few to tell. On the average of both tasks every interval "
-        "against the exact softmax holds zero; for sampled softmax the difference is "
+        "against the exact softmax contains zero; for sampled softmax the difference is "
         f"{difference(sampled, exact)}.",
         columns=("continued with", "MRPC", "STS-B", "average"),
         rows=[

@@ -535,13 +535,13 @@ def decoders() -> Card:
     return Card(
         name="gpu_decoders",
         question="Is a decoder's headless step faster on a GPU?",
-        answer="A decoder with many targets loses on an H100 without `--pool_size`, and gains "
-        "with it",
+        answer="A decoder with many targets loses to Liger's Triton path on an H100 without "
+        "`--pool_size`, and gains on it with pools",
         figure=f"{figure(losing, digits=2)} times as fast as with Liger's Triton path, "
         f"{figure(pooled, digits=2)} times in pools of 16,384",
         short_figure=f"{figure(losing, digits=2)} times as fast without it",
         text="Each row adds candidates to the one pool of a batch, so that the loss grows faster "
-        "than the batch. Pools of 16,384 targets were better than of 4,096. Gemma 3 270M gained "
+        "than the batch. With 64 rows transformers' own loss was as fast. Gemma 3 270M gained "
         "little.",
         columns=(
             "model, vocabulary, batch",
@@ -633,30 +633,41 @@ def memory() -> Card:
 
 def small_batches() -> Card:
     batches = (
+        ("pythia-70m", 16),
+        ("pythia-70m", 32),
         ("bert-base", 16),
         ("bert-base", 32),
         ("bert-base", 64),
+        ("gemma-3-270m", 8),
         ("xlm-roberta-base", 16),
         ("xlm-roberta-base", 32),
-        ("gemma-3-270m", 8),
     )
+    shown = [batch for batch in batches if batch not in (("bert-base", 64), ("gemma-3-270m", 8))]
+    led_by_transformers = 0
     for model, batch in batches:
         headless = step(SECOND, model, batch, HEADLESS)
-        exact = step_ms(SECOND, model, batch, EXACT)
-        check(headless["low"] <= exact <= headless["high"], "the exact step is within the spread")
+        exact = step(SECOND, model, batch, EXACT)
+        overlap = headless["low"] <= exact["high"] and exact["low"] <= headless["high"]
+        check(overlap, "the spreads of headless and exact steps overlap")
+        theirs = step_ms(SECOND, model, batch, TRANSFORMERS)
+        if theirs < min(headless["ms"], exact["ms"]):
+            led_by_transformers += 1
+    check(led_by_transformers == 5, "transformers' own loss is fastest in five of eight batches")
     return Card(
         name="gpu_small_batches",
         question="Is a headless step faster with small batches on a GPU?",
-        answer="Small batches wait for the host, and then no head is clearly faster",
+        answer="Small batches wait for the host, so that headless training gains nothing there",
         figure="no clear difference up to 32 rows of 512 tokens, with BERT-base up to 64",
-        text="The device finishes before the host has launched the next kernels, so that the head "
-        "costs no time. Each exact step lies within the spread of the headless ones.",
+        text="The device finishes before the host has launched the next kernels. What launches "
+        "least is then fastest. In five of the eight batches of the record that is transformers' "
+        "own loss.",
         columns=(
             "model, vocabulary, batch",
             "headless (ms)",
             "headless, least (ms)",
             "headless, most (ms)",
             "best exact head (ms)",
+            "transformers (ms)",
         ),
         rows=[
             (
@@ -665,8 +676,9 @@ def small_batches() -> Card:
                 figure(step(SECOND, model, batch, HEADLESS)["low"], digits=0),
                 figure(step(SECOND, model, batch, HEADLESS)["high"], digits=0),
                 written_step(SECOND, model, batch, EXACT),
+                written_step(SECOND, model, batch, TRANSFORMERS),
             )
-            for model, batch in batches
+            for model, batch in shown
         ],
         conditions=replace(
             OF_STEPS,
@@ -914,9 +926,10 @@ def steps_table(cards: Mapping[str, Card]) -> str:
     notes = (
         "Milliseconds of a training step on one H100, in bfloat16, with rows of 512 tokens. The "
         "best exact head is that of plain logits, Liger's Triton path and CCE; QuACK and Liger's "
-        "newer kernels were not measured. Sampled softmax had no exact steps yet. A method that "
-        "did not fit lacked the memory that the others left. \\* Earlier code, with more distinct "
-        "tokens in a batch than a text has."
+        "newer kernels were not measured. transformers computes the exact softmax with its own "
+        "head. Sampled softmax had no exact steps yet. A method that did not fit lacked the memory "
+        "that the others left. \\* Earlier code, with more distinct tokens in a batch than a text "
+        "has."
     )
     limits = card_links(
         cards,

@@ -115,7 +115,7 @@ def difference(
 
 
 def is_clear(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Return whether the 95 % interval of the mean paired difference lacks zero."""
+    """Return whether the 95 % interval of the mean paired difference excludes zero."""
     _, low, high = paired_difference(first, second)
     return not low <= 0 <= high
 

@@ -18,7 +18,10 @@ SAMPLED = "sampled softmax"
 
 CORES = "two cores of a shared AMD EPYC, float32, torch 2.13"
 QUIET_CORES = "two cores of an AMD EPYC with nothing else to do, float32, torch 2.13, two threads"
-ROUNDS = "none; medians over rounds in which the methods take turns"
+ROUNDS = (
+    "none; medians over rounds in which the methods take turns; a ratio is the median over rounds, "
+    "not the quotient of the medians"
+)
 NO_RATES = "not trained; only steps are timed"
 RANDOM_WEIGHTS = "with random weights"
 DRAWN = "drawn with as many different ones as in a text"

@@ -66,7 +66,7 @@ def are_larger_vocabularies_better() -> Card:
     return Card(
         name="are_larger_vocabularies_better",
         question="Are larger vocabularies better?",
-        answer="Yes, up to 150,000 tokens, for headless and for vanilla",
+        answer="Yes, up to 150,000 tokens for headless, and up to 50,000 for vanilla",
         figure=f"headless: {rows[3][1]} bits per byte with 150,000 tokens, {rows[0][1]} with 5,000",
         text="Each larger vocabulary is clearly better at equal tokens. Headless's small lead over "
         "vanilla at 50,000 disappears with AdamW's beta2 of 0.999 and epsilon of 1e-5.",

@@ -92,7 +92,7 @@ def index(topics: dict[str, list[Card]]) -> str:
         "answer.",
         "*Headless* is training without a vocabulary head, *vanilla* the same training with the "
         "exact softmax. A value after ± is the standard error of a mean over pretrainings. "
-        "A difference is called *clear* if its 95 % interval lacks zero. [How we "
+        "A difference is called *clear* if its 95 % interval excludes zero. [How we "
         "measure](how_we_measure.md) explains machine, texts and terms, [all "
         "records](records.md) lists what the cards are made of, and the [archive](archive.md) "
         "has figures without a record.",
