@@ -112,6 +112,7 @@ class Card:
             f"**Conditions.** {self.conditions}",
             f"**What might change the answer.** {self.would_change}",
             f"**Records**, with the commands: {', '.join(map(record_link, self.records))}.",
+            "[All findings](index.md) · [How we measure, and our terms](how_we_measure.md)",
         ]
         return "\n\n".join(parts) + "\n"
 

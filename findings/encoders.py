@@ -101,6 +101,7 @@ def does_the_encoders_lead_last() -> Card:
         rows.append(
             (
                 millions(headless["tokens"]),
+                str(len(headless["seeds"])),
                 figure(headless["perplexity"]),
                 figure(vanilla["perplexity"]),
                 difference(headless["perplexity"], vanilla["perplexity"], 3),
@@ -126,12 +127,13 @@ def does_the_encoders_lead_last() -> Card:
         question="Are headless encoders better in the end?",
         answer="No, headless's accuracy ends a point lower, and the perplexities do not differ "
         "clearly",
-        figure=f"perplexity {rows[2][1]} against vanilla's {rows[2][2]} after 24.6 M tokens",
+        figure=f"perplexity {rows[2][2]} against vanilla's {rows[2][3]} after 24.6 M tokens",
         text="The large lead after 1.6 M tokens is a head start. Later the perplexities do not "
         "differ clearly, and the accuracies do. Headless predicts a point fewer of the masked "
         "tokens.",
         columns=(
             "tokens",
+            "seeds",
             "headless: perplexity",
             "vanilla: perplexity",
             "difference of perplexities",
@@ -144,9 +146,7 @@ def does_the_encoders_lead_last() -> Card:
             vocabulary="8,000",
             tokens=f"as in the table, in {BATCHES}",
             machine="CPU, but an H100 for nine of the sixteen longest runs",
-            seeds=", ".join(
-                in_words(len(runs[HEADLESS]["seeds"])) for runs in (first, longer, longest)
-            ),
+            seeds="as in the table",
             rates="searched; for 24.6 M tokens on one seed, where half and twice are "
             f"{figure(min(losses), 0, 100)} to {percent(max(losses))} worse for both",
         ),
@@ -254,6 +254,7 @@ def do_other_pools_do_better() -> Card:
     rows = [
         (
             "targets of recent steps",
+            str(len(recent["seeds"])),
             figure(recent["perplexity"]),
             "",
             percent(recent["accuracy"], 2),
@@ -269,6 +270,7 @@ def do_other_pools_do_better() -> Card:
         rows.append(
             (
                 label,
+                str(len(other["seeds"])),
                 figure(other["perplexity"]),
                 difference(other["perplexity"], same["perplexity"], 2),
                 percent(other["accuracy"], 2),
@@ -284,13 +286,14 @@ def do_other_pools_do_better() -> Card:
         question="Should pools be topped up with drawn targets, or grow during training?",
         answer="No clear difference: drawn targets are worse and growing pools better in each "
         "pretraining, by little",
-        figure=f"perplexity {rows[1][1]} with drawn targets, {rows[2][1]} with growing pools, "
-        f"{rows[0][1]} with neither",
+        figure=f"perplexity {rows[1][2]} with drawn targets, {rows[2][2]} with growing pools, "
+        f"{rows[0][2]} with neither",
         text="`--pool_size` tops pools up with the targets of recent steps. Growing pools begin "
         "with the batch alone and end with the same size, so that most steps cost less. The "
         "commands have no flag for them.",
         columns=(
             "pools of 16,256 targets",
+            "seeds",
             "perplexity",
             "minus that of recent targets",
             "accuracy",
@@ -302,15 +305,7 @@ def do_other_pools_do_better() -> Card:
             vocabulary="8,000",
             tokens=f"12.3 M, in {BATCHES}",
             machine="CPU",
-            seeds=", ".join(
-                in_words(len(run["seeds"]))
-                for run in (
-                    recent,
-                    others[ENCODER_WITH_DRAWN_TARGETS],
-                    others[ENCODER_WITH_GROWING_POOLS],
-                )
-            )
-            + "; differences are between the same seeds",
+            seeds="as in the table; differences are between the same seeds",
             rates="2e-3 alone",
         ),
         would_change="Other sizes of pools, of which smaller ones might do as growing ones; other "
@@ -461,15 +456,29 @@ def do_large_weights_harm_fine_tuning() -> Card:
         text="Headless pretraining allows higher rates, which leave larger weights. A weight decay "
         "of 0.3 shrinks them. The scores rise a little in headless and vanilla, and vanilla's "
         "perplexity suffers.",
-        columns=("method, weight decay", "average of five tasks", "perplexity"),
-        rows=[(name, figure(scores[name]), figure(perplexities[name])) for name in scores],
+        columns=(
+            "method, weight decay",
+            "average of five tasks",
+            "its pretrainings",
+            "perplexity",
+            "its pretrainings",
+        ),
+        rows=[
+            (
+                name,
+                figure(scores[name]),
+                str(len(scores[name])),
+                figure(perplexities[name]),
+                str(len(perplexities[name])),
+            )
+            for name in scores
+        ],
         conditions=Conditions(
             model=SMALL_ROFORMER,
             vocabulary="8,000",
             tokens=f"{millions(pretrained[HEADLESS]['tokens'])}, in {BATCHES}",
             machine="CPU",
-            seeds="four, two, six, six and two pretrainings; perplexities four, two, four, four, "
-            "two",
+            seeds="as in the table",
             rates="pretrained at 4e-3, vanilla at 2e-3; fine-tuned at 1e-3",
         ),
         would_change="More pretrainings, larger encoders, other rates of fine-tuning.",

@@ -68,10 +68,17 @@ def does_the_lead_last() -> Card:
         text="With the targets of one small batch as candidates, headless training leads early and "
         "trails late, since a batch of about a thousand targets cannot tell finer scores apart. "
         "With larger pools no clear difference remains.",
-        columns=("tokens", "headless: perplexity", "vanilla: perplexity", "headless minus vanilla"),
+        columns=(
+            "tokens",
+            "seeds",
+            "headless: perplexity",
+            "vanilla: perplexity",
+            "headless minus vanilla",
+        ),
         rows=[
             (
                 millions(first["tokens"]),
+                str(len(first["perplexity"])),
                 figure(first["perplexity"]),
                 figure(second["perplexity"]),
                 difference(first["perplexity"], second["perplexity"]),
@@ -84,7 +91,7 @@ def does_the_lead_last() -> Card:
             vocabulary="32,000",
             tokens=f"as in the table, in {SMALL_BATCHES}",
             machine="CPU, but an H100 for four of the six longest runs",
-            seeds="two, two and three",
+            seeds="as in the table",
             rates="searched for each method and length",
         ),
         would_change="Larger pools of candidates (`--pool_size`), wider models, other texts. Each "
@@ -671,9 +678,21 @@ def does_the_lead_last_with_a_small_vocabulary() -> Card:
         text=f"Headless leads by {percent(below(*compared[0][1:]))} at first and by "
         f"{percent(below(*compared[1][1:]))} after 2.5 M tokens. After 9.8 M vanilla is slightly "
         "ahead, unless headless has larger pools. On other text they end level after 29.5 M.",
-        columns=("tokens", "headless: perplexity", "vanilla: perplexity", "headless minus vanilla"),
+        columns=(
+            "tokens",
+            "seeds",
+            "headless: perplexity",
+            "vanilla: perplexity",
+            "headless minus vanilla",
+        ),
         rows=[
-            (tokens, figure(headless), figure(vanilla), difference(headless, vanilla, 2))
+            (
+                tokens,
+                str(len(headless)),
+                figure(headless),
+                figure(vanilla),
+                difference(headless, vanilla, 2),
+            )
             for tokens, headless, vanilla in compared
         ],
         picture="studies/results/recipe_longest/results.png",
@@ -682,9 +701,9 @@ def does_the_lead_last_with_a_small_vocabulary() -> Card:
             vocabulary="8,000",
             tokens=f"as in the table, in {BATCHES}",
             machine="CPU",
-            seeds="two, two, two, two and three",
-            rates="searched; the better of two; the better of two for one seed; 4e-3 alone in the "
-            "last two rows",
+            seeds="as in the table",
+            rates="searched for the first row; the better of two for the second and, with one "
+            "seed, for the third; 4e-3 alone in the last two",
         ),
         would_change="AdamW's beta2 of 0.999 instead of 0.98 and its epsilon of 1e-5 instead of "
         "1e-8, which help vanilla more; other sizes of pools.",

@@ -208,7 +208,7 @@ class DataArguments:
 
 @dataclass
 class HeadlessTrainingArguments(TrainingArguments):
-    """Objective and evaluation.
+    """Settings of every pretraining trainer: those of ``TrainingArguments``, and the following.
 
     The fields of ``TrainingArguments`` repeated below have other defaults.
     ``dataloader_pin_memory`` is False without CUDA, ``bf16`` and ``fp16`` also take "auto", and

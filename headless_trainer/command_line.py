@@ -432,7 +432,7 @@ def missing_extra_named(what_needs: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise OSError(
-            f"{error}. {what_needs} an extra: pip install 'headless_trainer[eval]'"
+            f"{error}. {what_needs} an extra: pip install '.[eval]' in a checkout"
         ) from error
 
 

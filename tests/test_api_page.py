@@ -1,5 +1,6 @@
 """The page of the Python interface, docs/reference/api.md, which mkdocs fills from the docstrings."""
 
+import pkgutil
 import re
 from pathlib import Path
 
@@ -17,7 +18,9 @@ def test_the_page_has_every_exported_name_where_it_is_defined():
         f"headless_trainer.{module}.{name}" for name, module in headless_trainer._EXPORTS.items()
     }
     assert len(shown) == len(set(shown))
-    assert set(shown) == exported
+    assert exported <= set(shown)
+    for name in shown:
+        assert pkgutil.resolve_name(name)
 
 
 def test_a_setting_is_shown_with_its_help_text_and_default():

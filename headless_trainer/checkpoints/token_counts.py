@@ -30,7 +30,9 @@ def load_token_counts(source: str | Path, **hub: Any) -> tuple[Tensor, dict[str,
         hub: keyword arguments of ``from_pretrained``, such as ``revision``.
 
     Returns:
-        The counts of each token as a target, ``(V,)`` int64, and the totals of the run by name.
+        The counts of each token as a target, ``(V,)`` int64, and the totals of the training that
+        they are of, by name: the times in seconds, everything else a number of tokens, candidates
+        or processes.
 
     Raises:
         FileNotFoundError: if the source holds no counts.

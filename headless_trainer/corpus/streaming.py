@@ -54,15 +54,26 @@ class PackedStream(torch.utils.data.IterableDataset):
     row: it rereads the files up to its block, without decoding or encoding what it skips.
 
     Args:
-        texts: documents from `load_texts`, or any stream with the column "text", whose texts a
-            resume does not compare.
-        max_seq_length, line_by_line, share_rows: as in `tokenize_and_pack`; documents share a row
-            if they are encoded together.
+        texts: any stream with the column "text", whose texts a resume does not compare, or the
+            documents that the commands read, whose files a resume compares.
+        tokenizer: encodes each document, with the special tokens that it adds to one.
+        max_seq_length: tokens in a row.
+        line_by_line: put each document into a row of its own, cut to ``max_seq_length``, instead
+            of filling every row.
+        share_rows: with ``line_by_line``, put as many whole documents into a row as fit, of those
+            that are encoded together.
         begin_rows: begin each row with what the tokenizer puts before a text, such as ``<bos>``,
             as the commands do for decoders; line by line, rows have that anyway.
         shuffle_buffer_size: documents shuffled together, at most 64 MB; 0 or 1 keeps the order of
             the files.
         seed: of the shuffling.
+
+    Yields:
+        ``input_ids``, int32 ``(max_seq_length,)`` or shorter with ``line_by_line``, and the
+        position of the reader after the row.
+
+    Raises:
+        ValueError: while it is read, if a reader finds less than one row in a pass.
 
     Example:
         ```python
@@ -170,7 +181,12 @@ class PackedStream(torch.utils.data.IterableDataset):
         self.positions = [ReaderPosition(**position) for position in state["places"]]
 
     def advance(self, position: torch.Tensor) -> None:
-        """Record that a batch was used: ``position`` is its entry `POSITION`, ``(6,)`` int64."""
+        """Record that a batch was used.
+
+        Args:
+            position: entry `POSITION` of the batch, ``(6,)`` int64: the number of its reader, and
+                the five numbers of the `ReaderPosition` after it.
+        """
         reader, *numbers = position.tolist()
         self.positions[reader] = ReaderPosition(*numbers)
         self.next_reader = (reader + 1) % len(self.positions)

@@ -51,11 +51,14 @@ def train_tokenizer(
         kind: byte-level BPE, which preserves every text exactly; WordPiece as in BERT (cased),
             which preserves only words; or words, where each string between spaces is one token, as
             in histories of items.
-        vocab_size: number of tokens, specials included. With a warning, the tokenizer has fewer if
-            the texts do not yield that many, and more if its specials and, but for words, its
-            single bytes or letters alone are more.
+        vocab_size: number of tokens, special ones included. The tokenizer has fewer if the texts
+            do not yield that many. It has more if its special tokens are more, with the single
+            bytes of ``bpe`` or the letters of ``wordpiece``. Both give a warning.
         task: of the model.
         max_seq_length: tokens in a row, saved as ``model_max_length``.
+
+    Returns:
+        The tokenizer, which `save_pretrained` writes and `AutoTokenizer` loads.
 
     Raises:
         ValueError: if a choice is unknown, or the texts are empty.

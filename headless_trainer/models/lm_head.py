@@ -65,7 +65,8 @@ def attach_lm_head(
         init: ``prior``, or ``embeddings`` for the plain projection on ``E^T``.
         drawn_share: share of drawn tokens among the candidates; by default that of the folder's
             counts, or 0 without a folder.
-        head_class: scored the candidates when the trunk was trained.
+        head_class: the class that scored the candidates when the trunk was trained: that of the
+            trainer, `HeadlessTrainer` or a subclass.
         new_layers: for a model that is fine-tuned next. Layers before the projection become an
             identity that can be trained; those that cannot be the identity keep random weights
             instead of raising ValueError.

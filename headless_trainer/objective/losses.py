@@ -61,7 +61,8 @@ def cwt_loss(
         exchange.
 
     Raises:
-        ValueError: if shapes differ, or a target is negative or not in the pool.
+        ValueError: if shapes differ, if a target is negative or not in the pool, or if
+            ``reduction`` or ``backend`` is unknown.
     """
     if hidden.dim() != 2 or target_ids.shape != hidden.shape[:1]:
         raise ValueError(
@@ -171,15 +172,19 @@ def vocabulary_cross_entropy(
         target_ids: ``(K,)`` int64 token to predict at each position.
         weight: ``(V, D)``.
         bias: ``(V,)``.
-        softcap: as in `candidate_loss`.
-        log_weights: ``(V,)`` or ``(K, V)`` without a gradient, added to the bounded scores.
+        softcap: bound c of the scores s, which become c tanh(s / c); None leaves them unbounded.
+        log_weights: ``(V,)`` or ``(K, V)`` without a gradient, added to the scores after the bound.
         target_shift: ``(K,)`` without a gradient, added to the score of each row's target.
         reduction: ``mean``, ``sum`` or ``none``.
         backend: as in `cwt_loss`.
 
     Returns:
-        float32 (float64 for float64 inputs) nats: a scalar, or ``(K,)`` for ``none``; zero,
-        attached, with K = 0. torch itself rejects targets outside [0, V), -100 too.
+        float32 (float64 for float64 inputs) nats: a scalar, or ``(K,)`` for ``none``. For K = 0 the
+        loss is zero but still attached to the graph.
+
+    Raises:
+        ValueError: if ``reduction`` or ``backend`` is unknown. torch itself raises an error of its
+            own for targets outside [0, V), -100 too.
     """
     if reduction not in ("mean", "sum", "none") or backend not in ("auto", "dense", "chunked"):
         raise ValueError(

@@ -12,12 +12,14 @@ Letters used in shapes: K predicted positions, U distinct candidates, D width, V
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ..arguments import HeadlessTrainingArguments
 from ..models.candidate_head import CandidateHead
 from ..models.fold import unfold
 from ..models.lm_head import attach_lm_head, warn_of_dropped_head
@@ -72,8 +74,16 @@ class HeadlessTrainer(PretrainingTrainer):
     head_class = CandidateHead
     has_free_head: bool | None = True
 
-    def __init__(self, *args: Any, token_counts: Tensor | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        model: PreTrainedModel | None = None,
+        args: HeadlessTrainingArguments | None = None,
+        data_collator: Callable | None = None,
+        *,
+        token_counts: Tensor | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(model, args, data_collator, **kwargs)
         if token_counts is not None:
             check_counts(token_counts, self.head.size)
             # Raises ValueError for shares, before training.

@@ -13,12 +13,15 @@ distinct candidates, D width, V vocabulary size.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
+from ..arguments import HeadlessTrainingArguments
 from ..corpus.packing import target_counts
 from ..models.vocabulary_head import VocabularyHead
 from ..objective.negatives import DrawnTargets, NegativePool
@@ -50,7 +53,10 @@ logger = logging.getLogger(__name__)
 class SampledSoftmaxTrainer(PretrainingTrainer):
     """`Trainer` that computes the softmax of a language model over a sample of the vocabulary.
 
-    The model keeps its class, head and tying; its scores need no correction afterwards.
+    The model keeps its class, head and tying; its scores need no correction afterwards. A candidate
+    counts in the softmax as often as it is expected among the targets and draws of a step, so that
+    the sum over the candidates estimates the one over the vocabulary.
+    Source of this correction: https://arxiv.org/abs/1412.2007.
 
     Args:
         model: as in `VanillaTrainer`.
@@ -85,8 +91,16 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
     head: VocabularyHead
     target_counts_once = True
 
-    def __init__(self, *args: Any, token_counts: Tensor | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        model: PreTrainedModel | None = None,
+        args: HeadlessTrainingArguments | None = None,
+        data_collator: Callable | None = None,
+        *,
+        token_counts: Tensor | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(model, args, data_collator, **kwargs)
         self._set_defaults()
         token_counts = self._counts_of_targets(token_counts)
         # Tokens absent from the new texts: their probability shows whether the sample is too small.

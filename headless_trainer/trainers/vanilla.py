@@ -1,9 +1,12 @@
 """The baseline: a vocabulary head, with the same trunk, data, masks, logs and evaluation."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
+from ..arguments import HeadlessTrainingArguments
 from ..models.vocabulary_head import VocabularyHead
 from ..objective.losses import vocabulary_cross_entropy
 from ..objective.negatives import NegativePool
@@ -24,8 +27,10 @@ class VanillaTrainer(PretrainingTrainer):
         args: the settings, with ``objective="vanilla"``.
         token_counts: ``(V,)`` int64 counts of each token in the training data, for
             ``args.head_bias="prior"``.
-        drawn_share: share of uniformly drawn candidates in the headless run that made the model,
-            also for the head bias.
+        data_collator: as in `HeadlessTrainer`.
+        drawn_share: share of candidates, from 0 to 1, that were drawn uniformly in the headless
+            run that made the model; read only with ``args.head_bias="prior"``.
+        kwargs: passed on to `Trainer`.
 
     Raises:
         ValueError: if the model has no vocabulary projection, or the head bias lacks its counts
@@ -51,12 +56,15 @@ class VanillaTrainer(PretrainingTrainer):
 
     def __init__(
         self,
-        *args: Any,
+        model: PreTrainedModel | None = None,
+        args: HeadlessTrainingArguments | None = None,
+        data_collator: Callable | None = None,
+        *,
         token_counts: Tensor | None = None,
         drawn_share: float = 0.0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(model, args, data_collator, **kwargs)
         if self.args.head_bias == "prior":
             if self.head.model is not self.model:
                 raise ValueError(

@@ -392,7 +392,7 @@ def test_failures_are_told_at_the_end_and_tried_again(inputs, tmp_path, monkeypa
 def test_a_missing_extra_is_named(inputs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     said = refused(main, "--model_name_or_path", inputs / "good", "--output_dir", tmp_path)
-    assert "pip install 'headless_trainer[eval]'" in said
+    assert "pip install '.[eval]' in a checkout" in said
 
 
 @pytest.mark.slow

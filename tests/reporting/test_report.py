@@ -228,7 +228,7 @@ def test_runs_without_evaluations_still_have_speed_and_loss(tmp_path):
 def test_without_scipy_the_extra_is_named(tmp_path, two, monkeypatch):
     monkeypatch.delitem(sys.modules, "headless_trainer.reporting.report", raising=False)
     monkeypatch.setitem(sys.modules, "headless_trainer.reporting.run_comparison", None)
-    assert "Reports need an extra: pip install 'headless_trainer[eval]'" in refused(tmp_path, *two)
+    assert "Reports need an extra: pip install '.[eval]' in a checkout" in refused(tmp_path, *two)
 
 
 def test_real_runs_are_compared(tmp_path):
