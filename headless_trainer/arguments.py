@@ -48,6 +48,23 @@ else:
         return string_to_bool(value)
 
 
+def bf16_flag() -> Any:
+    return HfArg(
+        default=False,
+        # The flag without a value.
+        metadata={"nargs": "?", "const": True},
+        help="Mixed precision in bfloat16. auto: only on a CUDA GPU that supports it.",
+    )
+
+
+def fp16_flag() -> Any:
+    return HfArg(
+        default=False,
+        metadata={"nargs": "?", "const": True},
+        help="Mixed precision in float16. auto: only on a CUDA GPU, unless bf16 is on.",
+    )
+
+
 @dataclass
 class LoadingArguments:
     """Model and tokenizer."""
@@ -292,16 +309,8 @@ class HeadlessTrainingArguments(TrainingArguments):
     eval_full_vocabulary: bool = HfArg(
         default=True, help="headless: also score the whole vocabulary in evaluation."
     )
-    bf16: bool_or_auto = HfArg(
-        default=False,
-        metadata={"nargs": "?", "const": True},
-        help="Mixed precision in bfloat16. auto: only on a CUDA GPU that supports it.",
-    )
-    fp16: bool_or_auto = HfArg(
-        default=False,
-        metadata={"nargs": "?", "const": True},
-        help="Mixed precision in float16. auto: only on a CUDA GPU, unless bf16 is on.",
-    )
+    bf16: bool_or_auto = bf16_flag()
+    fp16: bool_or_auto = fp16_flag()
     optim: OptimizerNames | str = HfArg(default="adamw_torch_fused", help="The optimizer.")
     remove_unused_columns: bool = HfArg(
         default=False, help="Drop columns that the model's forward does not take."
@@ -336,7 +345,6 @@ class HeadlessTrainingArguments(TrainingArguments):
             # TrainingArguments assumes that greater is better unless the name ends in "loss", for
             # perplexity too.
             self.greater_is_better = higher_is_better(self.metric_for_best_model)
-        self._choose_precision()
         if self.max_grad_norm is None:
             # transformers compares it with 0, which clips nothing.
             self.max_grad_norm = 0.0
@@ -364,22 +372,6 @@ class HeadlessTrainingArguments(TrainingArguments):
             from .hub.pushes import repository_name
 
             repository_name(self.hub_model_id, self.output_dir)
-
-    def _choose_precision(self) -> None:
-        """Resolve ``auto`` to true or false before transformers reads the fields."""
-        if "auto" not in (self.bf16, self.fp16):
-            return
-        # Not at the top: --help needs no torch.
-        import torch
-
-        has_gpu = torch.cuda.is_available() and not computes_on_cpu(self)
-        if self.bf16 == "auto":
-            self.bf16 = False
-            if has_gpu and self.fp16 is not True:
-                # With emulation every GPU would count, and train slower than in float32.
-                self.bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-        if self.fp16 == "auto":
-            self.fp16 = has_gpu and not self.bf16
 
 
 @dataclass
@@ -444,11 +436,31 @@ def checked(args: TrainingArguments, table: Iterable[Refusal]) -> Iterator[None]
     refuse(args, STEPS)
     check_shards_are_launched(args)
     connect(args)
+    choose_precision(args)
     yield
     if args.device.type in ("cpu", "mps"):
         args.dataloader_pin_memory = False  # useless there, and torch would warn
     refuse(args, table)
     check_launch(args)
+
+
+def choose_precision(args: TrainingArguments) -> None:
+    """Resolve ``auto`` of ``bf16`` and ``fp16`` to true or false before transformers reads them."""
+    bf16: Any = args.bf16
+    fp16: Any = args.fp16
+    if "auto" not in (bf16, fp16):
+        return
+    # Not at the top: --help needs no torch.
+    import torch
+
+    has_gpu = torch.cuda.is_available() and not computes_on_cpu(args)
+    if bf16 == "auto":
+        args.bf16 = False
+        if has_gpu and fp16 is not True:
+            # With emulation every GPU would count, and train slower than in float32.
+            args.bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    if fp16 == "auto":
+        args.fp16 = has_gpu and not args.bf16
 
 
 # Changes settings for a method of `Trainer` that reads them with another meaning.

@@ -12,6 +12,7 @@ from headless_trainer.arguments import (
     HeadlessTrainingArguments,
     LMHeadArguments,
     ModelArguments,
+    choose_precision,
 )
 from headless_trainer.command_line import parse_args
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
@@ -114,7 +115,7 @@ def test_auto_is_16_bits_where_a_gpu_has_them(monkeypatch, gpu, has_bf16, given,
     supported = lambda including_emulation=True: including_emulation or has_bf16  # noqa: E731
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
     settings = SimpleNamespace(**{"bf16": False, "fp16": False, "use_cpu": False} | given)
-    HeadlessTrainingArguments._choose_precision(settings)
+    choose_precision(settings)
     assert (settings.bf16, settings.fp16) == (bf16, fp16)
 
 
@@ -126,3 +127,11 @@ def test_auto_leaves_true_or_false(flags):
     assert training.bf16 is False and training.fp16 is False and training.mixed_precision == "no"
     assert HeadlessTrainingArguments("runs", bf16="auto", use_cpu=True).bf16 is False
     assert all(getattr(parse("demo", f"--{name}"), name) is True for name in ("bf16", "fp16"))
+
+
+def test_fine_tuning_takes_auto_too():
+    _, training = parse_args(
+        [GlueArguments, GlueTrainingArguments],
+        ["--model_name_or_path", "m", "--tasks", "cola", "--output_dir", "o", "--bf16", "auto"],
+    )
+    assert training.bf16 is False and training.mixed_precision == "no"

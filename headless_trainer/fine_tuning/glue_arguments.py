@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 
-from ..arguments import LoadingArguments, checked
+from ..arguments import LoadingArguments, bf16_flag, bool_or_auto, checked, fp16_flag
 from ..processes.launch import shards
 from ..refusals import (
     CLASSIFICATION,
@@ -359,7 +359,7 @@ class GlueTrainingArguments(TrainingArguments):
     """`transformers.TrainingArguments` for every run of the grid.
 
     The paper's values are in the presets paper_glue_*. The fields repeated below have other
-    defaults; ``dataloader_pin_memory`` is False without CUDA.
+    defaults, or take "auto"; ``dataloader_pin_memory`` is False without CUDA.
     """
 
     if TYPE_CHECKING:
@@ -380,6 +380,8 @@ class GlueTrainingArguments(TrainingArguments):
     hub_token: str | None = HfArg(
         default=None, repr=False, help="Hub token to push with. The stored login by default."
     )
+    bf16: bool_or_auto = bf16_flag()
+    fp16: bool_or_auto = fp16_flag()
 
     unread_flags = ("eval_strategy", "resume_from_checkpoint", "do_train", "do_eval")
 
