@@ -134,6 +134,7 @@ class TargetMaker:
         self.task = task
         self.seed = args.seed
         self._model_takes = tuple(inspect.signature(model.forward).parameters)
+        self._vocabulary = input_embedding(model).num_embeddings
         self.rule = _masking_rule(model, tokenizer, args) if task == "mlm" else None
         self.isolation = (
             DocumentIsolation(task, model, tokenizer) if args.isolate_documents else None
@@ -162,6 +163,9 @@ class TargetMaker:
                 f"labels has shape {(*labels.shape,)}, not one for each token: remove the column "
                 "'labels'."
             )
+        self._check_ids("input_ids", batch["input_ids"])
+        if labels is not None:
+            self._check_ids("labels", labels, ignored=IGNORE_INDEX)
         self._refuse_unread(inputs)
         positions = batch.get(POSITIONS)
         if self.isolation is not None:
@@ -182,6 +186,20 @@ class TargetMaker:
         else:
             inputs["input_ids"], labels = self._masked(batch, step)
         return inputs | {"labels": labels}
+
+    def _check_ids(self, name: str, ids: Tensor, ignored: int | None = None) -> None:
+        """Refuse ids without a row in the embedding, at which a GPU would fail without saying
+        why.
+        """
+        is_outside = (ids < 0) | (ids >= self._vocabulary)
+        if ignored is not None:
+            is_outside &= ids != ignored
+        if is_outside.any():
+            raise ValueError(
+                f"{name} holds the token id {int(ids[is_outside][0])} but the embedding has "
+                f"{self._vocabulary} rows: use the tokenizer that matches the model, or call "
+                "model.resize_token_embeddings(len(tokenizer)) before you make the trainer."
+            )
 
     def _next_tokens(self, batch: dict, inputs: dict) -> Tensor:
         """Return ``(B, T)`` labels of clm, and drop an attention mask that would join documents."""

@@ -171,6 +171,23 @@ def test_mlm_refuses_labels_that_copy_the_inputs(make, bert, step, ignored):
         make("mlm", bert)(batch, step)
 
 
+@pytest.mark.parametrize("step", [3, None])
+@pytest.mark.parametrize("name, wrong", [
+    ("input_ids", VOCAB_SIZE), ("input_ids", -1), ("labels", VOCAB_SIZE), ("labels", -1),
+])  # fmt: skip
+def test_ids_without_a_row_in_the_embedding_are_refused(make, step, name, wrong):
+    ids = torch.tensor([[5, 6, 7, 8]])
+    batch = {"input_ids": ids, "labels": ids.clone()}
+    batch["labels"][0, 0] = IGNORE_INDEX
+    maker = make("clm", build("gpt2"))
+    maker(batch, step)
+    batch[name] = batch[name].clone()
+    batch[name][0, 2] = wrong
+    said = f"{name} holds the token id {wrong} but the embedding has 300 rows: use the tokenizer"
+    with pytest.raises(ValueError, match=said):
+        maker(batch, step)
+
+
 def test_mlm_takes_labels_whose_targets_are_all_shown_by_chance(make, bert):
     """A tenth of the targets is shown as it is: a few may all be, in a batch or two, and then
     others are not.
