@@ -450,12 +450,6 @@ DATA = (
         "both texts into train_file",
         lambda args: args.streaming,
     ),
-    Refusal(
-        "preprocessing_num_workers overwrite_cache",
-        "the rows of a stream are neither cached nor tokenized before training: leave it out; "
-        "--dataloader_num_workers reads a stream in several processes",
-        lambda args: args.streaming,
-    ),
     *outside("shuffle_buffer_size", "not be negative", lambda size: size >= 0),
     Refusal(
         "shuffle_buffer_size",
