@@ -483,8 +483,8 @@ TASKS = {
     "glue_6000_rate": Record(
         "Do the GLUE scores differ after twice as many tokens, with a searched rate of "
         "fine-tuning?",
-        "There is no clear difference in the average of eight pretrainings. On SST-2 vanilla's "
-        "lead is clear by itself, and no longer after a correction for five tasks.",
+        "There is no clear difference in the average of eight pretrainings. On sentiment "
+        "vanilla's lead is clear by itself, and no longer after a correction for five tasks.",
         all_of(
             *(
                 unclear(ROFORMER, ROFORMER_VANILLA, ("scores", task))

@@ -130,9 +130,12 @@ def test_one_recipe_is_below_another_only_if_all_its_pretrainings_are():
     assert comparisons.below_in_pairs("headless", "vanilla")(RUNS)
 
 
-def test_recipes_are_level_if_neither_range_nor_test_separates_them():
-    assert comparisons.level("headless", "vanilla")(RUNS)
-    assert not comparisons.level("headless", "slow")(RUNS)
+def test_recipes_are_level_if_their_ranges_overlap_and_no_pairs_tell_them_apart():
+    other = {"other": {"perplexity": [10.5, 10.8]}}
+    assert comparisons.level("headless", "other")(RUNS | other)
+    # Pretrainings that differ by as much in each pair.
+    assert not comparisons.level("headless", "vanilla")(RUNS)
+    assert not comparisons.level("other", "slow")(RUNS | other)
 
 
 def test_a_difference_is_unclear_if_its_interval_holds_zero():
