@@ -89,7 +89,7 @@ SETTINGS = (
     Setting("dataloader_drop_last", "refused with the position"),
     # The card has sentences about these.
     Setting("mlm_probability", "refused", values=BELOW_ONE),
-    Setting("isolate_documents"),
+    Setting("isolate_documents", "refused with the position"),
     Setting("eval_full_vocabulary"),
 )
 

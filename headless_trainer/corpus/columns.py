@@ -53,7 +53,8 @@ class TextColumn:
                 content = "text"
             raise ValueError(
                 f"text_column {self.name!r} must hold {content} everywhere in {source}, "
-                f"not {_shown(column.type)}."
+                f"not {_shown(column.type)}, as in its rows {first_row} to "
+                f"{first_row + len(table) - 1}."
             )
         if _is_category_of_views(column.type):
             # Arrow cannot decode it. Its categories are not cast to strings, since a table of few

@@ -90,7 +90,9 @@ def _take(lock: FileLock, path: Path, folder: str | Path) -> bool:
         # It is a file or a link to one, which whoever writes to the folder refuses.
         return False
     except OSError as error:
-        # Whoever writes to the folder reports if it is not writable.
+        if not os.access(path.parent, os.W_OK):
+            # Whoever writes to the folder refuses it.
+            return False
         logger.warning(
             "%s cannot be locked (%s), so a second run could write to that folder.", path, error
         )

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,10 @@ from .curves import curves, read_state
 TOKENS = "tokens_seen"
 SECONDS = "train_seconds"
 AXES = {TOKENS: "tokens", SECONDS: "training time"}
+# A setting that runs record, if they began with a checkpoint.
+STARTED_FROM = "model: started from"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -189,3 +194,22 @@ def _check_seeds_of_one_configuration(argument: str, runs: Sequence[TrainingRun]
             raise ValueError(
                 f"{argument!r} has runs with {setting} {shown}: give each its own name."
             )
+    _warn_of_equal_seeds(argument, runs)
+
+
+def _warn_of_equal_seeds(argument: str, runs: Sequence[TrainingRun]) -> None:
+    """Warn of repetitions of one training, whose spread would pass for one over seeds."""
+    seen = set()
+    for run in runs:
+        seed = run.settings.get("seed")
+        # Runs from different checkpoints may share their seed.
+        origin = (seed, run.settings.get("data_seed"), run.settings.get(STARTED_FROM))
+        if seed is not None and origin in seen:
+            logger.warning(
+                "%r has two runs with the seed %s. Unless they began with different models, their "
+                "spread is not one over seeds: train each with another --seed.",
+                argument,
+                seed,
+            )
+            return
+        seen.add(origin)

@@ -151,10 +151,32 @@ def load_named_tasks(manager: TaskManager, name: str) -> dict:
     except Exception as error:
         # Whatever the harness, datasets or the task's own code raised.
         reason = str(error).strip().partition("\n")[0]
+        remedy = (
+            "Without the Hub, pass documents with its columns: "
+            f"--data_files {name}=documents.jsonl."
+        )
+        files = _local_files(manager, name)
+        if files:
+            remedy = (
+                f"Its documents are those of {', '.join(files)}: check that every row has the "
+                "columns that the task reads, and that none of them is null."
+            )
         raise ValueError(
-            f"Task {name!r} cannot be loaded ({type(error).__name__}: {reason}). Without the Hub, "
-            f"pass documents with its columns: --data_files {name}=documents.jsonl."
+            f"Task {name!r} cannot be loaded ({type(error).__name__}: {reason}). {remedy}"
         ) from error
+
+
+def _local_files(manager: TaskManager, name: str) -> list[str]:
+    """Return the files that `use_data_files` has put in place of datasets of the tasks behind a
+    name.
+    """
+    files: set[str] = set()
+    for task in tasks_behind(manager, [name]):
+        arguments = _definition(manager, task).get("dataset_kwargs") or {}
+        data_files = arguments.get("data_files")
+        if isinstance(data_files, dict):
+            files.update(str(file) for file in data_files.values())
+    return sorted(files)
 
 
 def set_examples(task: Task, num_fewshot: int | None) -> None:

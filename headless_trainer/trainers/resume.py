@@ -32,6 +32,7 @@ from .same_run import (
     adopt_settings,
     check_same_model,
     check_same_settings,
+    warn_of_changes,
     warn_of_other_library,
 )
 from .training_rows import check_rows
@@ -126,6 +127,7 @@ def restore(run: Run, pools: CandidatePools, checkpoint: str, finished: bool) ->
     A run that is ``finished`` reads no further rows, so it needs no position in a stream.
     """
     warn_of_other_library(checkpoint)
+    warn_of_changes(run, checkpoint)
     adopt_settings(run, checkpoint)
     state = read_facts(checkpoint).get(FORWARD_STATE, {})
     restore_forward_state(without_adapter(run.model), state)

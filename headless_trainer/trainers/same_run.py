@@ -16,6 +16,7 @@ from ..files.manifest import read_facts
 from ..models.adapters import frozen_fingerprint, holds_adapter, is_adapter, other_setting
 from ..models.candidate_head import MARK
 from ..models.fold import FOLD
+from ..objectives import objective_of
 from ..refusals import FOLLOW_SCORES
 from ..settings import on_resume
 from .run import Run
@@ -204,6 +205,60 @@ def adopt_settings(run: Run, checkpoint: str) -> None:
             before[name],
         )
         setattr(run.args, name, before[name])
+
+
+def warn_of_changes(run: Run, checkpoint: str) -> None:
+    """Warn of what the command decides and what therefore differs from the checkpoint's run."""
+    before = _comparable(read_settings(checkpoint))
+    now = _settings_of(run)
+    # The last two only where their change is not refused.
+    names = (*on_resume("free"), "lr_scheduler_type", "mlm_probability")
+    changes = [
+        f"{name} {now.get(name)!r} (before: {before[name]!r})"
+        for name in _changed(names, before, now)
+    ]
+    if changes:
+        logger.warning(
+            "The run goes on with other settings than checkpoint %s: %s.",
+            checkpoint,
+            ", ".join(changes),
+        )
+    if "negatives" not in objective_of(run.args).reads:
+        return
+    facts = read_facts(checkpoint)
+    rows_before = _rows_of_a_pool(
+        before.get("negatives"),
+        before.get("per_device_train_batch_size"),
+        facts.get("rows_a_step"),
+        facts.get("processes"),
+    )
+    rows = _rows_of_a_pool(
+        run.args.negatives, run.args.train_batch_size, run.rows_a_step, run.args.world_size
+    )
+    if rows_before not in (None, rows):
+        logger.warning(
+            "A pool of negatives now holds the targets of %s rows, and of %s before, so that "
+            "losses do not compare with earlier ones. It depends on the split of a step into "
+            "processes and micro-batches, unless negatives is 'world'.",
+            rows,
+            rows_before,
+        )
+
+
+def _rows_of_a_pool(
+    negatives: str | None,
+    rows_a_batch: int | None,
+    rows_a_step: int | None,
+    processes: int | None,
+) -> int | None:
+    """Return the number of rows whose targets share a pool; None if a checkpoint does not say."""
+    if rows_a_batch is None or rows_a_step is None or processes is None:
+        return None
+    if negatives == "micro_batch":
+        return rows_a_batch
+    if negatives == "step":
+        return rows_a_step // processes
+    return rows_a_step
 
 
 def _settings_of(run: Run) -> dict[str, Any]:

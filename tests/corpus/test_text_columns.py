@@ -107,6 +107,13 @@ def test_categories_of_every_type_of_strings_are_read(values):
     assert TextColumn("text").texts(none, "a file", 6).to_pylist() == []
 
 
+def test_a_type_that_a_later_row_shows_is_refused_with_the_rows():
+    numbers = pa.table({"text": pa.array([1, 2, 3])})
+    said = "'text' must hold text everywhere in a file, not int64, as in its rows 7 to 9"
+    with pytest.raises(ValueError, match=said):
+        TextColumn("text").texts(numbers, "a file", 7)
+
+
 @BOTH
 def test_an_arrow_file_of_categories_that_are_views_is_read(streaming, tmp_path, cache):
     """As Polars writes them."""

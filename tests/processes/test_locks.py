@@ -131,6 +131,14 @@ def test_without_locks_there_is_a_warning(tmp_path, monkeypatch, caplog):
     )
 
 
+def test_a_folder_that_cannot_be_written_to_is_left_to_those_who_write(tmp_path, caplog):
+    file = tmp_path / "file"
+    file.touch()
+    with alone_in(file / "run"):
+        pass
+    assert not caplog.text
+
+
 def _refused(rank: int, folder: str) -> None:
     torch.distributed.init_process_group("gloo")
     try:

@@ -43,6 +43,20 @@ def test_seeds_share_trainer_objective_and_task(tmp_path, two):
         assert f"has runs with {named}" in refused(tmp_path, f"ours={other},{run}")
 
 
+def test_runs_with_the_same_seed_are_no_spread_over_seeds(tmp_path, caplog):
+    same = [make_run(tmp_path / name, seed=1) for name in ("a", "b")]
+    group_runs([f"ours={same[0]},{same[1]}"])
+    assert "has two runs with the seed 1" in caplog.text
+    caplog.clear()
+    elsewhere = make_run(tmp_path / "c", seed=1)
+    settings = elsewhere / "settings.json"
+    started = json.loads(settings.read_text()) | {"model: started from": "another"}
+    settings.write_text(json.dumps(started))
+    other = make_run(tmp_path / "d", seed=2)
+    group_runs([f"ours={same[0]},{other},{elsewhere}"])
+    assert not caplog.text
+
+
 def test_an_interrupted_run_is_read_from_its_last_checkpoint(tmp_path):
     run = make_run(tmp_path / "run")
     inside = run / "checkpoint-40"

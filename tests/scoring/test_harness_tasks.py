@@ -23,6 +23,14 @@ def test_a_misspelt_task_suggests_the_nearest(inputs):
         )
 
 
+def test_a_row_that_a_task_cannot_read_is_blamed_on_its_file(tmp_path):
+    file = write_jsonl(tmp_path / "docs.jsonl", [{"text": None}, {"text": "a b"}])
+    manager = harness_tasks.open_tasks(["lambada_openai"])
+    harness_tasks.use_data_files(manager, [f"lambada_openai={file}"])
+    with pytest.raises(ValueError, match="documents are those of .*docs.jsonl: check that every"):
+        harness_tasks.load_named_tasks(manager, "lambada_openai")
+
+
 def test_a_document_is_no_example_of_its_own_prompt(tmp_path):
     file = write_jsonl(tmp_path / "arc.jsonl", ARC)
     manager = harness_tasks.open_tasks(["arc_easy"])

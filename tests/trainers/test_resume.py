@@ -94,6 +94,40 @@ def test_what_the_optimizer_brings_back_is_said_to_have_no_effect(tmp_path, capl
     assert (written["learning_rate"], written["weight_decay"]) == (0.001, 0.0)
 
 
+def test_what_the_command_decides_is_named_where_it_differs(tmp_path, caplog):
+    resumed(tmp_path, mlm_probability=0.4, max_grad_norm=0.5, lr_scheduler_type="cosine")
+    (line,) = ours(caplog)
+    assert "goes on with other settings" in line
+    for change in (
+        "max_grad_norm 0.5 (before: 0.0)",
+        "lr_scheduler_type 'cosine' (before: 'linear')",
+        "mlm_probability 0.4 (before: 0.3)",
+    ):
+        assert change in line
+
+
+@pytest.mark.parametrize(("negatives", "is_told"), [
+    ("micro_batch", True), ("step", False), ("world", False),
+])  # fmt: skip
+def test_pools_of_another_size_are_told(tmp_path, caplog, negatives, is_told):
+    settings = SAVING | {"negatives": negatives}
+    trainer_for(tmp_path / "a", "mlm", Tokenizer(), data=rows(), **settings).train()
+    halves = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    again = trainer_for(tmp_path / "b", "mlm", Tokenizer(), data=rows(), **settings | halves)
+    again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-1"))
+    told = [line for line in ours(caplog) if "the targets of 2 rows, and of 4 before" in line]
+    assert len(told) == is_told
+
+
+def test_vanilla_has_no_pools_to_tell_of(tmp_path, caplog):
+    settings = SAVING | {"objective": "vanilla"}
+    trainer_for(tmp_path / "a", "mlm", Tokenizer(), data=rows(), **settings).train()
+    halves = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    again = trainer_for(tmp_path / "b", "mlm", Tokenizer(), data=rows(), **settings | halves)
+    again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-1"))
+    assert not ours(caplog)
+
+
 def test_a_trainer_takes_over_what_a_command_found_and_looks_for_nothing_again(
     tmp_path, monkeypatch
 ):
@@ -157,6 +191,13 @@ def test_checking_a_checkpoint_changes_no_setting(tmp_path, caplog):
 def test_what_would_be_another_run_is_refused(tmp_path, settings, said):
     with pytest.raises(ValueError, match=said):
         resumed(tmp_path, **settings)
+
+
+def test_documents_that_attended_to_each_other_are_not_isolated_later(tmp_path, clm_tokenizer):
+    trainer_for(tmp_path / "a", "clm", clm_tokenizer, **SAVING).train()
+    again = trainer_for(tmp_path / "b", "clm", clm_tokenizer, isolate_documents=True, **SAVING)
+    with pytest.raises(ValueError, match="isolate_documents is True but .* False"):
+        again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-1"))
 
 
 def test_another_metric_would_be_compared_with_the_best_of_the_first(tmp_path):
