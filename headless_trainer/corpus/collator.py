@@ -189,9 +189,10 @@ def _check_numbers(name: str, number: int, values: np.ndarray) -> None:
 
 def _counts_tokens(values: Any, length: int) -> bool:
     """Return whether values are a list of ``length`` numbers, or of lists of numbers."""
-    if isinstance(values, str) or not hasattr(values, "__len__") or len(values) != length:
+    if isinstance(values, str):
         return False
     try:
-        return np.asarray(values).dtype.kind in "biuf"
+        numbers = np.asarray(values)
     except ValueError:  # lists of different lengths
         return False
+    return numbers.ndim > 0 and len(numbers) == length and numbers.dtype.kind in "biuf"

@@ -41,6 +41,11 @@ class TextColumn:
         Raises:
             ValueError: if the column has another type here than where it was chosen.
         """
+        if self.name not in table.column_names:
+            raise ValueError(
+                f"text_column {self.name!r} is missing in {source}, whose columns are "
+                f"{', '.join(table.column_names)}: rename one, or name it."
+            )
         column = table[self.name]
         # Each table has the types that its own rows show, so they are checked for each.
         if self.template is not None and holds_conversations(column.type):

@@ -117,9 +117,17 @@ class Shard:
     def documents(self) -> Iterator[Documents]:
         """Read the shard."""
         shard = self.dataset.shard(self.dataset.num_shards, self.index)
-        yield from _documents_of_rows(
-            shard.iter(batch_size=_ROWS_AT_ONCE), self.column, self.source
-        )
+        try:
+            yield from _documents_of_rows(
+                shard.iter(batch_size=_ROWS_AT_ONCE), self.column, self.source
+            )
+        except pa.ArrowInvalid as error:
+            # As where a generator yields None: each row has the types of its own values.
+            reason = " ".join(str(error).split())
+            raise ValueError(
+                f"{self.source} has rows whose columns differ in type ({reason}): let each row "
+                f"have a string in the column {self.column.name!r}, an empty one for no text."
+            ) from error
 
 
 Source = LocalFile | Shard

@@ -529,8 +529,23 @@ def target_counts(
             if "labels" not in columns or (isolate and not has_positions):
                 ended |= columns.get("attention_mask", 1) == 0
             predicted[1:] &= ~ended[:-1]
-        counts += np.bincount(targets[predicted], minlength=num_embeddings)
+        learned = targets[predicted]
+        is_outside = (learned < 0) | (learned >= num_embeddings)
+        if is_outside.any():
+            raise id_without_row("train_dataset", learned[is_outside][0], num_embeddings)
+        counts += np.bincount(learned, minlength=num_embeddings)
     return torch.from_numpy(counts)
+
+
+def id_without_row(name: str, token_id: int, num_embeddings: int) -> ValueError:
+    """Return the error for a token id without a row in the embedding, at which a GPU would fail
+    without saying why.
+    """
+    return ValueError(
+        f"{name} holds the token id {int(token_id)} but the embedding has {num_embeddings} rows: "
+        "use the tokenizer that matches the model, or call "
+        "model.resize_token_embeddings(len(tokenizer)) before you make the trainer."
+    )
 
 
 def token_arrays(dataset: Dataset) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
@@ -542,9 +557,15 @@ def token_arrays(dataset: Dataset) -> Iterator[tuple[dict[str, np.ndarray], np.n
     Raises ValueError if a row's columns differ in length.
     """
     # Only lists have a type of their items, called ``feature``.
-    names = [name for name in _TOKEN_COLUMNS if hasattr(dataset.features.get(name), "feature")]
+    # Others are hidden from batches, too.
+    shown = dataset.format["columns"]
+    names = [
+        name
+        for name in _TOKEN_COLUMNS
+        if name in shown and hasattr(dataset.features.get(name), "feature")
+    ]
     columns_read = names
-    if LENGTHS in dataset.features:
+    if LENGTHS in shown:
         columns_read = [*names, LENGTHS]
     first = 0  # row of the table
     for table in dataset.select_columns(columns_read).with_format("arrow").iter(batch_size=8192):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 import torch
-from datasets import IterableDataset
+from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from .documents import TextStream, batches_by_size
@@ -54,8 +54,8 @@ class PackedStream(torch.utils.data.IterableDataset):
     row: it rereads the files up to its block, without decoding or encoding what it skips.
 
     Args:
-        texts: any stream with the column "text", whose texts a resume does not compare, or the
-            documents that the commands read, whose files a resume compares.
+        texts: a dataset with the column "text", best a stream, whose texts a resume does not
+            compare; or the documents that the commands read, whose files a resume compares.
         tokenizer: encodes each document, with the special tokens that it adds to one.
         max_seq_length: tokens in a row.
         line_by_line: put each document into a row of its own, cut to ``max_seq_length``, instead
@@ -73,7 +73,8 @@ class PackedStream(torch.utils.data.IterableDataset):
         position of the reader after the row.
 
     Raises:
-        ValueError: while it is read, if a reader finds less than one row in a pass.
+        ValueError: if ``texts`` or ``tokenizer`` is something else; while it is read, if there is
+            no text column, or a reader finds less than one row in a pass.
 
     Example:
         ```python
@@ -89,7 +90,7 @@ class PackedStream(torch.utils.data.IterableDataset):
 
     def __init__(
         self,
-        texts: TextStream | IterableDataset,
+        texts: TextStream | IterableDataset | Dataset,
         tokenizer: PreTrainedTokenizerBase,
         *,
         max_seq_length: int,
@@ -99,8 +100,19 @@ class PackedStream(torch.utils.data.IterableDataset):
         shuffle_buffer_size: int = 10_000,
         seed: int = 0,
     ):
-        if not isinstance(texts, TextStream):
+        if isinstance(texts, Dataset):
+            texts = texts.to_iterable_dataset()
+        if isinstance(texts, IterableDataset):
             texts = TextStream(texts)
+        if not isinstance(texts, TextStream):
+            raise ValueError(
+                f"texts must be a dataset with a column 'text', got {type(texts).__name__}: pass "
+                "a datasets.IterableDataset, such as load_dataset(..., streaming=True)."
+            )
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise ValueError(
+                f"tokenizer must be one of transformers, got {type(tokenizer).__name__}."
+            )
         self.texts = texts
         # Now: a file changed later is another one.
         self.fingerprint = self.texts.fingerprint()

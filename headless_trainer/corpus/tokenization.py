@@ -61,7 +61,8 @@ def train_tokenizer(
         The tokenizer, which `save_pretrained` writes and `AutoTokenizer` loads.
 
     Raises:
-        ValueError: if a choice is unknown, or the texts are empty.
+        ValueError: if a choice is unknown, the dataset has no column "text", or the texts are
+            empty.
     """
     for name, value, choices in (
         ("kind", kind, ("bpe", "wordpiece", "words")),
@@ -73,6 +74,12 @@ def train_tokenizer(
     if iter(texts) is texts and kind == "wordpiece":
         # An iterator can be read once, and WordPiece reads its texts twice.
         texts = list(texts)
+    columns = getattr(texts, "column_names", None)
+    if columns is not None and "text" not in columns:
+        raise ValueError(
+            f"texts has no column 'text', its columns are {', '.join(columns)}: rename one, "
+            "texts.rename_column(..., 'text')."
+        )
     reader = _Reader(texts)
     # Several roles may have the same token.
     tokens = list(dict.fromkeys(specials.values()))

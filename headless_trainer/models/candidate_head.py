@@ -24,7 +24,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from ..files.sources import find_file
 from ..processes.launch import shards
 from .checkpoint_weights import take_out
-from .trunk import check_is_whole, find_task, find_trunk, input_embedding, probe, probe_ids
+from .trunk import check_is_whole, find_task, find_trunk, input_embedding, probe_hidden, probe_ids
 
 # Submodules of a trunk with this prefix belong to the head. A final model stores them in a separate
 # file, since other clients that load the trunk do not know them.
@@ -85,7 +85,7 @@ class CandidateHead:
         # Compare the widths of tensors, since configurations do not tell them: OPT projects its
         # output down.
         ids = probe_ids(trunk)
-        outputs = probe(trunk, ids).last_hidden_state
+        outputs = probe_hidden(trunk, ids)
         if outputs.shape[1] != ids.shape[1]:
             raise ValueError(
                 f"model {name} has {outputs.shape[1]} outputs for {ids.shape[1]} tokens, so most "

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from .projection import find_projection
-from .trunk import base_of, probe, probe_ids
+from .trunk import base_of, probe_hidden, probe_ids
 
 # Entry of a configuration that stores the last LayerNorm as it was before the fold.
 FOLD = "headless_fold"
@@ -166,7 +166,7 @@ def last_layer_norm(model: PreTrainedModel) -> nn.LayerNorm | None:
         # not subclasses: Nemotron's adds one to its gain
         if type(module) is nn.LayerNorm and module.weight is not None
     ]
-    hidden = probe(base_of(model), probe_ids(model)).last_hidden_state
+    hidden = probe_hidden(base_of(model), probe_ids(model))
     for hook in hooks:
         hook.remove()
     # The last one that ran, where several return the same.

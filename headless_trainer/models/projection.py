@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-from .trunk import base_of, probe, probe_ids
+from .trunk import base_of, probe, probe_hidden, probe_ids
 
 # Settings that change the logits after the projection.
 SOFTCAP = "final_logit_softcapping"
@@ -185,7 +185,7 @@ def reads_trunk(model: PreTrainedModel, projection: nn.Linear, rounded: bool = F
         tolerance = max(1e-3, 4 * torch.finfo(model.dtype).eps)
     calls, _ = _watched(model, projection)
     read, _ = calls[0]
-    hidden = probe(base_of(model), probe_ids(model)).last_hidden_state
+    hidden = probe_hidden(base_of(model), probe_ids(model))
     if read.shape != hidden.shape:
         return False
     difference = (read - hidden).abs().max()

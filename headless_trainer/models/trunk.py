@@ -69,7 +69,13 @@ def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
     trunk = base_of(model)
     if trunk is model and model.get_output_embeddings() is not None:  # Llama 4
         raise ValueError(f"model {name} has a head but names no part below it: pass its AutoModel.")
-    input_embedding(trunk, name)
+    if not isinstance(trunk, PreTrainedModel):
+        raise ValueError(
+            f"model {name} has a {type(trunk).__name__} below its head, which is no "
+            "PreTrainedModel: make it one, with an own configuration, as transformers' models do."
+        )
+    if input_embedding(trunk, name).num_embeddings < 2:
+        raise ValueError(f"model {name} has one token, so that there is nothing to predict.")
     return trunk
 
 
@@ -225,7 +231,7 @@ def _reads_later_tokens(trunk: PreTrainedModel) -> bool:
     changed = ids.clone()
     # Only the last token differs.
     changed[:, -1] = ids[:, 0]
-    before, after = (probe(trunk, tokens).last_hidden_state[:, :-1] for tokens in (ids, changed))
+    before, after = (probe_hidden(trunk, tokens)[:, :-1] for tokens in (ids, changed))
     return bool((before - after).abs().max() > 1e-5)
 
 
@@ -241,6 +247,17 @@ def probe(model: PreTrainedModel, ids: Tensor):
     """Run a model without dropout, and without kernels that need another device or precision."""
     with set_for_probe(model, attention="eager"):
         return model(input_ids=ids)
+
+
+def probe_hidden(trunk: PreTrainedModel, ids: Tensor) -> Tensor:
+    """Return the hidden states of a trunk, ``(1, tokens, D)``, as `probe` runs it."""
+    output = probe(trunk, ids)
+    if not hasattr(output, "last_hidden_state"):
+        raise ValueError(
+            f"model {type(trunk).__name__} returns a {type(output).__name__} without "
+            "last_hidden_state: return one of transformers.modeling_outputs, which has it by name."
+        )
+    return output.last_hidden_state
 
 
 @contextmanager

@@ -98,6 +98,9 @@ logger = logging.getLogger(__name__)
 # Nats between the losses of equal and of perfect scores; pools of two candidates have far more.
 SMALLEST_GAP = 1e-6
 NO_BATCH = "train_dataset fills no batch: lower per_device_train_batch_size, or keep its last rows."
+NO_ROWS = (
+    "train_dataset has no rows: look at what filters it, or at the files that it is read from."
+)
 # Private methods overridden below, because transformers has no event there.
 # tests/library_contract.py gives the reasons.
 PRIVATE_OVERRIDES = (
@@ -934,8 +937,11 @@ class PretrainingTrainer(Trainer):
 
     def check_fills_a_batch(self) -> None:
         """Refuse rows of which every batch would be left out: transformers would name a setting
-        that has nothing to do with it.
+        that has nothing to do with it. So it would without rows.
         """
+        if self.train_dataset is not None and hasattr(self.train_dataset, "__len__"):
+            if not len(self.train_dataset):
+                raise ValueError(NO_ROWS)
         if not self.args.dataloader_drop_last or self.stream is not None:
             return
         rows: Any = self.train_dataset

@@ -129,14 +129,15 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         rows: Any = self.train_dataset
         tokenizer: Any = self.processing_class
         embedding_rows = self.embedding.num_embeddings
-        if token_counts is None and isinstance(rows, Dataset) and "input_ids" in rows.column_names:
+        if token_counts is None and _are_stored(rows):
             token_counts = target_counts(
                 rows, embedding_rows, self.task, tokenizer, self.args.isolate_documents
             )
         if token_counts is None:
             raise ValueError(
                 f"token_counts is None but the head scores {self.head.size} tokens: pass the count "
-                "of each as a target in the training data."
+                "of each as a target in the training data, or a datasets.Dataset with input_ids, "
+                "without a transform, as train_dataset."
             )
         # An embedding may have more rows than the head scores, and counts have one for each.
         if len(token_counts) == embedding_rows:
@@ -232,3 +233,9 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
     ) -> dict[str, Tensor]:
         scores = vocabulary_scores(hidden, target_ids, self.head, apart=self.unseen)
         return {"loss": scores["cross_entropy"], "unseen_token_mass": scores.pop("apart")} | scores
+
+
+def _are_stored(rows: Any) -> bool:
+    """Whether the tokens of rows can be counted: a transform makes others when they are read."""
+    is_table = isinstance(rows, Dataset) and "input_ids" in rows.column_names
+    return is_table and rows.format["type"] != "custom"

@@ -29,6 +29,7 @@ from transformers import PreTrainedModel
 
 from ..arguments import HeadlessTrainingArguments
 from ..corpus.collator import LENGTHS, PADDING, POSITIONS
+from ..corpus.packing import id_without_row
 from ..models.trunk import input_embedding
 from ..objective.masking import (
     IGNORE_INDEX,
@@ -108,7 +109,7 @@ def draw_step(
 def count_tokens(batch: dict[str, Tensor]) -> int:
     """Return the number of tokens of a batch that enter the model, without padding."""
     mask = batch.get("attention_mask")
-    if mask is None:
+    if not isinstance(mask, Tensor):  # none, or one for each type of layers
         return batch["input_ids"].numel()
     if mask.dim() == 2:  # (B, T)
         return int((mask != 0).sum())
@@ -117,12 +118,14 @@ def count_tokens(batch: dict[str, Tensor]) -> int:
 
 
 def padding_of(batch: dict[str, Tensor]) -> Tensor | None:
-    """Return which positions of a batch are padding, as its attention mask says; None
-    without one.
+    """Return which positions ``(B, T)`` of a batch are padding, as its attention mask says.
+
+    None without a mask of this shape: one between pairs of tokens says nothing of padding.
     """
-    if "attention_mask" not in batch:
+    mask = batch.get("attention_mask")
+    if not isinstance(mask, Tensor) or mask.dim() != 2:
         return None
-    return batch["attention_mask"] == 0
+    return mask == 0
 
 
 class TargetMaker:
@@ -161,7 +164,7 @@ class TargetMaker:
         if labels is not None and labels.shape != batch["input_ids"].shape:
             raise ValueError(
                 f"labels has shape {(*labels.shape,)}, not one for each token: remove the column "
-                "'labels'."
+                "'labels', or 'label', which some collators rename."
             )
         self._check_ids("input_ids", batch["input_ids"])
         if labels is not None:
@@ -188,18 +191,12 @@ class TargetMaker:
         return inputs | {"labels": labels}
 
     def _check_ids(self, name: str, ids: Tensor, ignored: int | None = None) -> None:
-        """Refuse ids without a row in the embedding, at which a GPU would fail without saying
-        why.
-        """
+        """Refuse ids without a row in the embedding."""
         is_outside = (ids < 0) | (ids >= self._vocabulary)
         if ignored is not None:
             is_outside &= ids != ignored
         if is_outside.any():
-            raise ValueError(
-                f"{name} holds the token id {int(ids[is_outside][0])} but the embedding has "
-                f"{self._vocabulary} rows: use the tokenizer that matches the model, or call "
-                "model.resize_token_embeddings(len(tokenizer)) before you make the trainer."
-            )
+            raise id_without_row(name, int(ids[is_outside][0]), self._vocabulary)
 
     def _next_tokens(self, batch: dict, inputs: dict) -> Tensor:
         """Return ``(B, T)`` labels of clm, and drop an attention mask that would join documents."""
@@ -213,8 +210,9 @@ class TargetMaker:
         if unlearned is not None:
             tokens = tokens.masked_fill(unlearned, IGNORE_INDEX)
         labels = next_tokens(tokens, padding, inputs.get("position_ids"))
-        is_packed = "position_ids" in inputs and "attention_mask" in inputs
-        if is_packed and inputs["attention_mask"][:, 0].all():
+        mask = inputs.get("attention_mask")
+        marks_tokens = isinstance(mask, Tensor) and mask.dim() == 2
+        if "position_ids" in inputs and marks_tokens and inputs["attention_mask"][:, 0].all():
             # With it decoders would not keep the documents of a row apart; padding on the right is
             # not read anyway.
             del inputs["attention_mask"]

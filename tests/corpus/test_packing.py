@@ -455,6 +455,29 @@ def test_rows_of_one_length_are_stacked(kind, clm):
     assert batch["input_ids"].tolist() == [[1, 2], [3, 4]]
 
 
+def test_a_number_for_each_row_is_left_out_whatever_its_type(clm):
+    rows = Dataset.from_list([{"input_ids": [5, 6, 7, 8], "idx": number} for number in range(2)])
+    for kind in (None, "numpy", "torch"):
+        batch = PaddingCollator(clm)(list(rows.with_format(kind)))
+        assert list(batch) == ["input_ids"] and batch["input_ids"].shape == (2, 4)
+
+
+def test_counts_are_of_the_columns_that_a_format_shows(clm):
+    row = {"input_ids": [5, 6, 7, 8], "completion_mask": [0, 0, 0, 1]}
+    rows = Dataset.from_list([row] * 2)
+    assert target_counts(rows, 10, "clm", clm).nonzero().flatten().tolist() == [8]
+    shown = rows.with_format("torch", columns=["input_ids"])
+    assert target_counts(shown, 10, "clm", clm).nonzero().flatten().tolist() == [6, 7, 8]
+
+
+@pytest.mark.parametrize("wrong", [10, -1])
+def test_a_target_without_a_row_in_the_embedding_is_not_counted(clm, wrong):
+    rows = Dataset.from_list([{"input_ids": [5, wrong, 7]}])
+    said = f"train_dataset holds the token id {wrong} but the embedding has 10 rows"
+    with pytest.raises(ValueError, match=said):
+        target_counts(rows, 10, "clm", clm)
+
+
 def test_rows_are_padded_to_the_longest(mlm):
     names = ("token_type_ids", "special_tokens_mask", "labels", "position_ids")
     rows = [{"input_ids": [5, 6, 7]} | {name: [2, 3, 4] for name in names}]

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 import torch
-from datasets import Dataset, concatenate_datasets
+from datasets import Dataset, IterableDataset, concatenate_datasets
 from row_files import naive_stream
 from tokenizers.normalizers import Lowercase
 from torch.utils.data import DataLoader
@@ -309,6 +309,34 @@ def test_a_stream_ends_where_it_finds_less_than_a_row(clm_tokenizer):
         ValueError, match="a reader of the stream finds 0 tokens.*--dataloader_num_workers"
     ):
         next(iter(packed))
+
+
+def test_a_stream_may_be_made_of_a_dataset_that_is_none(clm_tokenizer):
+    rows = Dataset.from_dict({"text": DOCUMENTS})
+    order = {"max_seq_length": 8, "shuffle_buffer_size": 0}
+    of_rows = PackedStream(rows, clm_tokenizer, **order)
+    of_stream = PackedStream(rows.to_iterable_dataset(), clm_tokenizer, **order)
+    assert first(9, of_rows) == first(9, of_stream)
+
+
+def test_what_is_no_stream_of_texts_is_refused(clm_tokenizer):
+    with pytest.raises(ValueError, match="texts must be a dataset with a column 'text', got list"):
+        PackedStream(["a"], clm_tokenizer, max_seq_length=8)
+    with pytest.raises(ValueError, match="tokenizer must be one of transformers, got NoneType"):
+        PackedStream(source(), None, max_seq_length=8)
+    other = Dataset.from_dict({"body": DOCUMENTS}).to_iterable_dataset()
+    with pytest.raises(
+        ValueError, match="'text' is missing in the dataset, whose columns are body"
+    ):
+        next(iter(PackedStream(other, clm_tokenizer, max_seq_length=8)))
+
+    def texts():
+        for text in [*DOCUMENTS, None]:
+            yield {"text": text}
+
+    mixed = PackedStream(IterableDataset.from_generator(texts), clm_tokenizer, max_seq_length=8)
+    with pytest.raises(ValueError, match="differ in type .* an empty one for no text"):
+        list(itertools.islice(iter(mixed), 200))
 
 
 OTHERS = [

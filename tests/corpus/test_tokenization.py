@@ -275,3 +275,9 @@ def test_documents_that_are_already_marked_are_counted():
     encode = DocumentEncoder(marking_tokenizer("<bos> $A <eos>"))
     assert encode(["<bos> a", "a", "a <eos>", "<bos> b <eos>", ""]).doubled == 3
     assert DocumentEncoder(marking_tokenizer("$A"))(["<bos> a", "a <eos>"]).doubled == 0
+
+
+def test_a_dataset_without_texts_is_refused():
+    rows = Dataset.from_dict({"body": ["a b"]})
+    with pytest.raises(ValueError, match="texts has no column 'text', its columns are body"):
+        train_tokenizer(rows, vocab_size=300)

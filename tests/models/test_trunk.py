@@ -21,6 +21,8 @@ from transformers import (
     FunnelBaseModel,
     FunnelConfig,
     Gemma4Config,
+    PreTrainedConfig,
+    PreTrainedModel,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -277,6 +279,56 @@ def test_what_is_no_language_model_is_refused(model, text):
         model = AutoModel.from_config(AutoConfig.for_model(model, **OTHERS[model]))
     with pytest.raises(ValueError, match=text):
         find_trunk(model)
+
+
+class OwnConfig(PreTrainedConfig):
+    model_type = "own"
+
+    def __init__(self, vocab_size=20, hidden_size=16, **settings):
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        super().__init__(**settings)
+
+
+class OwnTrunk(PreTrainedModel):
+    """A model of one's own that returns a tuple."""
+
+    config_class = OwnConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.post_init()
+
+    def get_input_embeddings(self):
+        return self.embedding
+
+    def forward(self, input_ids=None, **kwargs):
+        return (self.embedding(input_ids),)
+
+
+class OwnModel(OwnTrunk):
+    """One with layers that are no model below its head."""
+
+    base_model_prefix = "layers"
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layers = nn.Sequential(self.embedding, nn.Linear(16, 16))
+        self.head = nn.Linear(16, config.vocab_size)
+
+    def get_output_embeddings(self):
+        return self.head
+
+
+def test_models_of_ones_own_are_refused_with_what_they_lack():
+    with pytest.raises(ValueError, match="OwnModel has a Sequential below its head, which is no"):
+        find_trunk(OwnModel(OwnConfig()))
+    trunk = find_trunk(OwnTrunk(OwnConfig()))
+    with pytest.raises(ValueError, match="OwnTrunk returns a tuple without last_hidden_state"):
+        check_direction(trunk, "clm")
+    with pytest.raises(ValueError, match="OwnTrunk has one token, so that there is nothing"):
+        find_trunk(OwnTrunk(OwnConfig(vocab_size=1)))
 
 
 def test_embedding_and_output_widths_that_differ_are_refused():

@@ -277,6 +277,10 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path, settings):
     builders.assert_resumes(make, tmp_path, 3)
 
 
+def labelled_dataset() -> Dataset:
+    return Dataset.from_dict({"input_ids": [[5, 6, 6, 7, 6], [5, 7, 7, 6, 8]]})
+
+
 def test_refused(tmp_path):
     with pytest.raises(ValueError, match="token_counts is None but the head scores 50 tokens"):
         trainer(tmp_path, counts=None)
@@ -285,6 +289,9 @@ def test_refused(tmp_path):
     )
     with pytest.raises(ValueError, match="token_counts is None but the head scores 50 tokens"):
         make_trainer(tmp_path, model_for("clm"), read_later, {"objective": "sampled_softmax"})
+    cut = labelled_dataset().with_transform(lambda rows: {"input_ids": rows["input_ids"]})
+    with pytest.raises(ValueError, match="token_counts is None.* without a transform"):
+        trainer(tmp_path, counts=None, rows=cut)
     for counts in (COUNTS[:3], torch.cat([COUNTS, COUNTS])):
         with pytest.raises(ValueError, match=f"token_counts has {len(counts)} entries but the"):
             trainer(tmp_path, counts=counts)

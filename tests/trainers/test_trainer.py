@@ -464,6 +464,39 @@ def test_a_trunk_of_an_architecture_without_language_models_is_saved(tmp_path):
         assert all(torch.equal(loaded[name], weight) for name, weight in trained.items())
 
 
+@pytest.mark.parametrize("objective", ["headless", "sampled_softmax", "vanilla"])
+def test_a_mask_between_pairs_of_tokens_is_that_of_the_model(tmp_path, objective):
+    """Of whole rows it is what a decoder makes itself, so the losses are the same."""
+
+    def with_mask(rows):
+        ids = torch.tensor([row["input_ids"] for row in rows])
+        count, length = ids.shape
+        mask = torch.ones(length, length).tril().bool().expand(count, 1, length, length)
+        return {"input_ids": ids, "attention_mask": mask}
+
+    data = Dataset.from_list([{"input_ids": [5, 6, 7, 8 + number]} for number in range(8)])
+    settings = {"objective": objective, "task": "clm", "max_steps": 2, "logging_steps": 1}
+    losses = []
+    for collator in (None, with_mask):
+        run = make_trainer(
+            tmp_path / str(collator is None),
+            tiny_model("clm", VOCAB, objective),
+            data,
+            settings,
+            data_collator=collator,
+        )
+        run.train()
+        losses.append(builders.logged(run))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_rows_that_a_filter_has_emptied_are_refused(tmp_path):
+    run = tiny_trainer(tmp_path)
+    run.train_dataset = []
+    with pytest.raises(ValueError, match="train_dataset has no rows: look at what filters it"):
+        run.train()
+
+
 def test_a_search_of_settings_is_refused(tmp_path):
     run = tiny_trainer(tmp_path)
     with pytest.raises(ValueError, match="^hyperparameter_search is not supported, since it makes"):
