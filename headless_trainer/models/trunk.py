@@ -72,7 +72,7 @@ def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
     if not isinstance(trunk, PreTrainedModel):
         raise ValueError(
             f"model {name} has a {type(trunk).__name__} below its head, which is no "
-            "PreTrainedModel: make it one, with an own configuration, as transformers' models do."
+            "PreTrainedModel: make it one, with a configuration of its own."
         )
     if input_embedding(trunk, name).num_embeddings < 2:
         raise ValueError(f"model {name} has one token, so that there is nothing to predict.")

@@ -223,7 +223,14 @@ def warn_of_changes(run: Run, checkpoint: str) -> None:
             checkpoint,
             ", ".join(changes),
         )
-    if "negatives" not in objective_of(run.args).reads:
+    _warn_of_other_pools(run, checkpoint, before)
+
+
+def _warn_of_other_pools(run: Run, checkpoint: str, before: dict[str, Any]) -> None:
+    """Warn if the targets of more or fewer rows than before are the candidates of a loss."""
+    is_over_candidates = objective_of(run.args).evaluates_pool
+    if not is_over_candidates or run.args.pool_size is not None:
+        # Pools with a size of their own are topped up to it, or split.
         return
     facts = read_facts(checkpoint)
     rows_before = _rows_of_a_pool(

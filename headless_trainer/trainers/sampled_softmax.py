@@ -54,9 +54,9 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
     """`Trainer` that computes the softmax of a language model over a sample of the vocabulary.
 
     The model keeps its class, head and tying; its scores need no correction afterwards. A candidate
-    counts in the softmax as often as it is expected among the targets and draws of a step, so that
-    the sum over the candidates estimates the one over the vocabulary.
-    Source of this correction: https://arxiv.org/abs/1412.2007.
+    is weighted by its count among the targets and draws of a step over the expected one, so that
+    the sum over the candidates estimates the sum over the vocabulary.
+    Source of such weights: https://arxiv.org/abs/1412.2007.
 
     Args:
         model: as in `VanillaTrainer`.

@@ -119,8 +119,9 @@ def test_pools_of_another_size_are_told(tmp_path, caplog, negatives, is_told):
     assert len(told) == is_told
 
 
-def test_vanilla_has_no_pools_to_tell_of(tmp_path, caplog):
-    settings = SAVING | {"objective": "vanilla"}
+@pytest.mark.parametrize("settings", [{"objective": "vanilla"}, {"pool_size": 64}])
+def test_pools_of_a_size_of_their_own_are_not_told(tmp_path, caplog, settings):
+    settings = SAVING | settings
     trainer_for(tmp_path / "a", "mlm", Tokenizer(), data=rows(), **settings).train()
     halves = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
     again = trainer_for(tmp_path / "b", "mlm", Tokenizer(), data=rows(), **settings | halves)
