@@ -8,6 +8,8 @@ from findings.recipes import (
     GPT2,
     HEADLESS,
     LARGE_POOLS,
+    NEOX_WITH_GROWING_POOLS,
+    NEOX_WITH_POOLS,
     SMALL_BATCHES,
     SMALL_DECODER,
     SMALL_NEOX,
@@ -173,6 +175,50 @@ def do_larger_pools_close_the_gap() -> Card:
 def pretrainings(seeds: list[int]) -> str:
     number = in_words(len(seeds))
     return f"{number} pretraining" if len(seeds) == 1 else f"{number} pretrainings"
+
+
+def do_growing_pools_help_decoders() -> Card:
+    first = results("studies/results/recipe_longest_pools")[NEOX_WITH_POOLS]
+    third = results("studies/results/recipe_longest_pools_third")[NEOX_WITH_POOLS]
+    growing = results("studies/results/recipe_neox_growing_pools")[NEOX_WITH_GROWING_POOLS]
+    check(first["seeds"] + third["seeds"] == growing["seeds"], "the seeds are pairs")
+    fixed = {key: first[key] + third[key] for key in ("perplexity", "accuracy")}
+    for key, values in fixed.items():
+        check(not is_clear(growing[key], values), f"no clear difference of {key}")
+    return Card(
+        name="do_growing_pools_help_decoders",
+        question="Should the pools of a decoder grow during training?",
+        answer="There is no clear difference between growing pools and those of one size",
+        figure=f"perplexity {figure(growing['perplexity'])} with growing pools, "
+        f"{figure(fixed['perplexity'])} with those of one size",
+        text="Growing pools begin with the batch alone and end with the size of the others, so "
+        "that most steps have fewer candidates. The commands have no flag for them.",
+        columns=("pools of 32,512 targets", "perplexity", "accuracy"),
+        rows=[
+            ("of one size", figure(fixed["perplexity"]), percent(fixed["accuracy"], 2)),
+            ("growing", figure(growing["perplexity"]), percent(growing["accuracy"], 2)),
+            (
+                "growing minus one size",
+                difference(growing["perplexity"], fixed["perplexity"], 2),
+                difference(growing["accuracy"], fixed["accuracy"], 2, factor=100),
+            ),
+        ],
+        conditions=Conditions(
+            model=SMALL_NEOX,
+            vocabulary="8,000",
+            tokens=f"{millions(growing['tokens'])}, in {BATCHES}",
+            machine="CPU",
+            seeds=in_words(len(growing["seeds"])),
+            rates="4e-3 alone",
+        ),
+        would_change="Other sizes of pools, larger vocabularies. An encoder's growing pools are "
+        "[better in each pretraining](do_other_pools_do_better.md), though not clearly.",
+        records=(
+            "studies/results/recipe_neox_growing_pools",
+            "studies/results/recipe_longest_pools",
+            "studies/results/recipe_longest_pools_third",
+        ),
+    )
 
 
 def what_do_larger_pools_cost() -> Card:
@@ -1010,6 +1056,7 @@ def does_row_wise_adagrad_keep_its_lead() -> Card:
 CARDS = (
     does_the_lead_last,
     do_larger_pools_close_the_gap,
+    do_growing_pools_help_decoders,
     what_do_larger_pools_cost,
     who_leads_in_equal_time,
     does_a_smaller_vocabulary_save_vanilla,

@@ -41,6 +41,7 @@ from findings.statements import (
     gain_is_on_rare_tokens,
     gemma_learns_and_keeps,
     gemma_learns_less_with_half_of_the_steps,
+    growing_pools_of_neox_differ_unclearly,
     lower_score,
     most_of_it_is_an_offset,
     other_pools_differ_in_sign_alone,
@@ -60,6 +61,7 @@ from findings.statements import (
     scores,
     share_survives,
     steps_of_the_earlier_code,
+    third_neox_lies_between,
     twice_the_rate_changes_little,
     tying_pulls_vanilla,
     uniform_draws_forget_most,
@@ -757,6 +759,17 @@ RECIPES = {
         "Yes. In the end headless is level with vanilla in both pretrainings. One size of pool and "
         "one rate were run.",
         pools_of_neox_are_level_with_vanilla,
+    ),
+    "recipe_longest_pools_third": Record(
+        "How does a third GPT-NeoX with larger pools end?",
+        f"Between the two earlier ones. Vanilla was not run with its seed. {ONE}",
+        third_neox_lies_between,
+    ),
+    "recipe_neox_growing_pools": Record(
+        "Should the pools of a GPT-NeoX grow during training?",
+        "There is no clear difference from pools of one size over three pretrainings. Growing "
+        "pools have fewer candidates in most steps.",
+        growing_pools_of_neox_differ_unclearly,
     ),
     "recipe_roformer_longest_pools": Record(
         "Do larger pools close the gap of encoders after 12.3 million tokens?",

@@ -14,6 +14,8 @@ from findings.recipes import (
     ENCODER_WITH_POOLS,
     EPSILON,
     LARGE_POOLS,
+    NEOX_WITH_GROWING_POOLS,
+    NEOX_WITH_POOLS,
     TIED,
     TIED_VANILLA,
     UNTIED,
@@ -318,6 +320,30 @@ def pools_of_neox_are_level_with_vanilla(results: Any) -> bool:
     ]
     pairs = zip(pools, vanilla, strict=True)
     return all(with_pools < 1.005 * exact for with_pools, exact in pairs)
+
+
+def third_neox_lies_between(results: Any) -> bool:
+    """Whether a further pretraining of GPT-NeoX with large pools ends between two earlier ones."""
+    [perplexity] = results[NEOX_WITH_POOLS]["perplexity"]
+    earlier = read_results("studies/results/recipe_longest_pools")[NEOX_WITH_POOLS]["perplexity"]
+    return min(earlier) < perplexity < max(earlier)
+
+
+def growing_pools_of_neox_differ_unclearly(results: Any) -> bool:
+    """Whether the perplexities of a GPT-NeoX whose pools grow do not differ clearly from those with
+    pools of one size.
+    """
+    growing = results[NEOX_WITH_GROWING_POOLS]["perplexity"]
+    return not is_clear(growing, perplexities_of_neox_with_pools())
+
+
+def perplexities_of_neox_with_pools() -> list[float]:
+    """Return those of all pretrainings of GPT-NeoX with large pools, by their seeds."""
+    return [
+        perplexity
+        for record in ("recipe_longest_pools", "recipe_longest_pools_third")
+        for perplexity in read_results(f"studies/results/{record}")[NEOX_WITH_POOLS]["perplexity"]
+    ]
 
 
 def other_rates_are_worse(results: Any) -> bool:
