@@ -21,7 +21,7 @@ from transformers.hf_argparser import HfArg
 from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
 from headless_trainer.cards.facts import RunFacts
 from headless_trainer.checkpoints.finding import find_start
-from headless_trainer.cli import training
+from headless_trainer.cli import preparation, training
 from headless_trainer.command_line import errors_in_one_line, parse_args
 from headless_trainer.console import log_lines
 from headless_trainer.corpus import packing, texts
@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> None:
             trainer = chat_trainer(model_args, data_args, args, variant)
         else:
             make_model = partial(load_model, model_args, args, variant)
-            trainer = training.make_trainer(model_args, data_args, args, make_model=make_model)
+            trainer = preparation.make_trainer(model_args, data_args, args, make_model=make_model)
         if variant.lora_rank:
             # A small file, which keeps the dtype of training.
             trainer.saved_dtype = None
@@ -150,7 +150,7 @@ def chat_trainer(
     tokenizer = loading.load_tokenizer(model_args)
     rows = chat_rows(data_args, tokenizer)
     model = load_model(model_args, args, variant, config, tokenizer)
-    trainer_class = training.trainer_class(args)
+    trainer_class = preparation.trainer_class(args)
     trainer = trainer_class(
         model,
         args,

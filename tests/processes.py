@@ -35,7 +35,7 @@ def forks() -> str:
     Imports are most of the time of a process that trains a tiny model.
     """
     # Where there is one.
-    forkserver.set_forkserver_preload(["headless_trainer.cli.training", "builders", "deepspeed"])
+    forkserver.set_forkserver_preload(["headless_trainer.cli.preparation", "builders", "deepspeed"])
     with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):
         forkserver.ensure_running()
     return "forkserver"

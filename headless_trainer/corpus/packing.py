@@ -480,7 +480,7 @@ def check_token_ids(
 
 
 def target_counts(
-    dataset: Dataset,
+    dataset: Dataset | IterableDataset,
     num_embeddings: int,
     task: str,
     tokenizer: PreTrainedTokenizerBase,
@@ -548,7 +548,9 @@ def id_without_row(name: str, token_id: int, num_embeddings: int) -> ValueError:
     )
 
 
-def token_arrays(dataset: Dataset) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
+def token_arrays(
+    dataset: Dataset | IterableDataset,
+) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
     """Yield columns of tokens, some rows at a time.
 
     Each is ``(tokens,)``. With them come the rows' starts and the last end, ``(rows + 1,)``. The
@@ -556,9 +558,11 @@ def token_arrays(dataset: Dataset) -> Iterator[tuple[dict[str, np.ndarray], np.n
 
     Raises ValueError if a row's columns differ in length.
     """
+    # Other columns are hidden from batches, too.
+    shown = list(dataset.features)
+    if isinstance(dataset, Dataset):
+        shown = dataset.format["columns"]
     # Only lists have a type of their items, called ``feature``.
-    # Others are hidden from batches, too.
-    shown = dataset.format["columns"]
     names = [
         name
         for name in _TOKEN_COLUMNS
