@@ -3,6 +3,7 @@
 from findings.cards import Card, Conditions
 from findings.recipes import (
     ENCODER_WITH_DRAWN_TARGETS,
+    ENCODER_WITH_EXACT_STEPS,
     ENCODER_WITH_GROWING_POOLS,
     ENCODER_WITH_POOLS,
     TIED,
@@ -27,7 +28,10 @@ from findings.records import (
     results,
     share_to_match,
 )
-from findings.statements import other_pools_differ_in_sign_alone
+from findings.statements import (
+    exact_steps_of_encoders_change_nothing_clearly,
+    other_pools_differ_in_sign_alone,
+)
 from headless_trainer.presentation.significance import holm, is_significant, mean_test
 
 TITLE = "Encoders"
@@ -250,7 +254,8 @@ def do_larger_pools_help_encoders() -> Card:
 
 def do_other_pools_do_better() -> Card:
     recent = results("studies/results/recipe_roformer_longest_pools")[ENCODER_WITH_POOLS]
-    others = results("studies/results/recipe_roformer_pool_variants")
+    others = dict(results("studies/results/recipe_roformer_pool_variants"))
+    others |= results("studies/results/recipe_roformer_exact_steps")
     rows = [
         (
             "targets of recent steps",
@@ -264,6 +269,7 @@ def do_other_pools_do_better() -> Card:
     for label, recipe in (
         ("targets drawn by frequency", ENCODER_WITH_DRAWN_TARGETS),
         ("targets of recent steps, growing", ENCODER_WITH_GROWING_POOLS),
+        ("targets of recent steps, every eighth step exact", ENCODER_WITH_EXACT_STEPS),
     ):
         other = others[recipe]
         same = {key: of_seeds(recent, key, other["seeds"]) for key in ("perplexity", "accuracy")}
@@ -281,16 +287,17 @@ def do_other_pools_do_better() -> Card:
         other_pools_differ_in_sign_alone(others),
         "drawn targets are worse in each pretraining, growing pools better, and none clearly",
     )
+    check(exact_steps_of_encoders_change_nothing_clearly(others), "nor do exact steps")
     return Card(
         name="do_other_pools_do_better",
-        question="Should pools be topped up with drawn targets, or grow during training?",
+        question="Should an encoder's pools be drawn, or grow, or some steps be exact?",
         answer="No clear difference: drawn targets are worse and growing pools better in each "
         "pretraining, by little",
         figure=f"perplexity {rows[1][2]} with drawn targets, {rows[2][2]} with growing pools, "
         f"{rows[0][2]} with neither",
         text="`--pool_size` tops pools up with the targets of recent steps. Growing pools begin "
         "with the batch alone and end with the same size, so that most steps cost less. The "
-        "commands have no flag for them.",
+        "commands have no flag for these variants.",
         columns=(
             "pools of 16,256 targets",
             "seeds",
@@ -309,9 +316,11 @@ def do_other_pools_do_better() -> Card:
             rates="2e-3 alone",
         ),
         would_change="Other sizes of pools, of which smaller ones might do as growing ones; other "
-        "rates; decoders, whose batches have more targets; longer training.",
+        "rates; longer training. A decoder's growing pools are "
+        "[level](do_growing_pools_help_decoders.md) with those of one size.",
         records=(
             "studies/results/recipe_roformer_pool_variants",
+            "studies/results/recipe_roformer_exact_steps",
             "studies/results/recipe_roformer_longest_pools",
         ),
     )

@@ -34,6 +34,7 @@ from findings.statements import (
     epsilon_halves_the_gain,
     everything_is_slower_without_avx512,
     exact_forgets_at_a_high_rate,
+    exact_steps_of_encoders_change_nothing_clearly,
     exact_with_half_of_the_steps_is_behind,
     faster_loss_on_the_gpu,
     faster_than_both_heads,
@@ -782,6 +783,12 @@ RECIPES = {
         "There is no clear difference. Drawn targets have the higher perplexity in both "
         "pretrainings, and growing pools the lower one in all three.",
         other_pools_differ_in_sign_alone,
+    ),
+    "recipe_roformer_exact_steps": Record(
+        "Does an exact step now and then help encoders with larger pools?",
+        "There is no clear difference over three pretrainings. Every eighth step scored the "
+        "whole vocabulary, with the frequencies as weights.",
+        exact_steps_of_encoders_change_nothing_clearly,
     ),
     "recipe_roformer_longest_pools_rate": Record(
         "Would twice the rate help an encoder with larger pools?",

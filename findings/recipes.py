@@ -19,6 +19,7 @@ ENCODER_WITH_POOLS = f"{TIED} + RoFormer + pools of 16256"
 # The same with other pools: see studies/pool_variants.py.
 ENCODER_WITH_DRAWN_TARGETS = f"{ENCODER_WITH_POOLS} + drawn by frequency"
 ENCODER_WITH_GROWING_POOLS = f"{ENCODER_WITH_POOLS} + growing"
+ENCODER_WITH_EXACT_STEPS = f"{ENCODER_WITH_POOLS} + exact now and then"
 NEOX_WITH_POOLS = f"{UNTIED} + GPT-NeoX + pools of 32512"
 NEOX_WITH_GROWING_POOLS = f"{NEOX_WITH_POOLS} + growing"
 

@@ -10,6 +10,7 @@ from findings.comparisons import Check, within
 from findings.recipes import (
     BETA2,
     ENCODER_WITH_DRAWN_TARGETS,
+    ENCODER_WITH_EXACT_STEPS,
     ENCODER_WITH_GROWING_POOLS,
     ENCODER_WITH_POOLS,
     EPSILON,
@@ -320,6 +321,18 @@ def pools_of_neox_are_level_with_vanilla(results: Any) -> bool:
     ]
     pairs = zip(pools, vanilla, strict=True)
     return all(with_pools < 1.005 * exact for with_pools, exact in pairs)
+
+
+def exact_steps_of_encoders_change_nothing_clearly(results: Any) -> bool:
+    """Whether perplexity and accuracy of an encoder of which every eighth step is exact do not
+    differ clearly from those without such steps.
+    """
+    exact = results[ENCODER_WITH_EXACT_STEPS]
+    recent = read_results("studies/results/recipe_roformer_longest_pools")[ENCODER_WITH_POOLS]
+    return not any(
+        is_clear(exact[key], of_seeds(recent, key, exact["seeds"]))
+        for key in ("perplexity", "accuracy")
+    )
 
 
 def third_neox_lies_between(results: Any) -> bool:
