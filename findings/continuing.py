@@ -267,7 +267,7 @@ def gemma_in_equal_time() -> Card:
         text=f"In three measurements on two CPUs a sampled step takes {figure(shares[0], 0, 100)}, "
         f"{figure(shares[1], 0, 100)} and {percent(shares[2])} of the time of "
         "[an exact one](cpu_gemma.md). The exact softmax was given half of the steps, by the last "
-        f"measurement {figure(100 * shares[2] - half['steps'], 0)} too few.",
+        f"measurement {figure(sampled['steps'] * shares[2] - half['steps'], 0)} too few.",
         columns=("method, steps", *GEMMA_COLUMNS[1:]),
         rows=[
             run_row(f"sampled softmax, {sampled['steps']}", sampled),

@@ -41,6 +41,15 @@ from findings.records import (
 
 TITLE = "Pretraining a decoder from random weights"
 
+# Columns of the cards that follow a lead over lengths of training.
+BY_TOKENS = (
+    "tokens",
+    "seeds",
+    "headless: perplexity",
+    "vanilla: perplexity",
+    "headless minus vanilla",
+)
+
 
 def does_the_lead_last() -> Card:
     early = results("studies/results/recipe_32k_epsilon")
@@ -70,13 +79,7 @@ def does_the_lead_last() -> Card:
         text="With the targets of one small batch as candidates, headless training leads early and "
         "trails late, since a batch of about a thousand targets cannot tell finer scores apart. "
         "With larger pools no clear difference remains.",
-        columns=(
-            "tokens",
-            "seeds",
-            "headless: perplexity",
-            "vanilla: perplexity",
-            "headless minus vanilla",
-        ),
+        columns=BY_TOKENS,
         rows=[
             (
                 millions(first["tokens"]),
@@ -724,13 +727,7 @@ def does_the_lead_last_with_a_small_vocabulary() -> Card:
         text=f"Headless leads by {percent(below(*compared[0][1:]))} at first and by "
         f"{percent(below(*compared[1][1:]))} after 2.5 M tokens. After 9.8 M vanilla is slightly "
         "ahead, unless headless has larger pools. On other text they end level after 29.5 M.",
-        columns=(
-            "tokens",
-            "seeds",
-            "headless: perplexity",
-            "vanilla: perplexity",
-            "headless minus vanilla",
-        ),
+        columns=BY_TOKENS,
         rows=[
             (
                 tokens,

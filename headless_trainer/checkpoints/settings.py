@@ -9,6 +9,8 @@ from transformers import TrainingArguments
 from ..files.whole import write_whole
 
 SETTINGS_NAME = "settings.json"
+# A fact beside the arguments: the checkpoint that a run began with.
+STARTED_FROM = "model: started from"
 
 
 def save_settings(folder: str | Path, args: TrainingArguments, **facts: Any) -> None:

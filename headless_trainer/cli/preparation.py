@@ -1,6 +1,6 @@
 """Check the arguments of a training on text, read what they name, and make the trainer.
 
-This is the common part of the commands that train on text; training.py has the other one.
+The commands that train on text have this in common; training.py trains what is made here.
 """
 
 import logging

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy
 import pandas
 
-from ..checkpoints.settings import read_settings
+from ..checkpoints.settings import STARTED_FROM, read_settings
 from ..checkpoints.token_counts import load_token_counts
 from .curves import curves, read_state
 
@@ -18,8 +18,6 @@ from .curves import curves, read_state
 TOKENS = "tokens_seen"
 SECONDS = "train_seconds"
 AXES = {TOKENS: "tokens", SECONDS: "training time"}
-# A setting that runs record, if they began with a checkpoint.
-STARTED_FROM = "model: started from"
 
 logger = logging.getLogger(__name__)
 

@@ -936,19 +936,16 @@ class PretrainingTrainer(Trainer):
         check_same_rows(self.train_dataset, stream, self.host)
 
     def check_fills_a_batch(self) -> None:
-        """Refuse rows of which every batch would be left out: transformers would name a setting
-        that has nothing to do with it. So it would without rows.
+        """Refuse to train without rows, or with rows of which every batch would be left out:
+        transformers would name a setting that has nothing to do with it.
         """
-        if self.train_dataset is not None and hasattr(self.train_dataset, "__len__"):
-            if not len(self.train_dataset):
-                raise ValueError(NO_ROWS)
-        if not self.args.dataloader_drop_last or self.stream is not None:
-            return
         rows: Any = self.train_dataset
-        if (
-            hasattr(rows, "__len__")
-            and len(rows) < self.args.train_batch_size * self.args.world_size
-        ):
+        if rows is None or not hasattr(rows, "__len__"):
+            return
+        if len(rows) == 0:
+            raise ValueError(NO_ROWS)
+        leaves_out = self.args.dataloader_drop_last and self.stream is None
+        if leaves_out and len(rows) < self.args.train_batch_size * self.args.world_size:
             raise ValueError(NO_BATCH)
 
     def _enter_contexts_of_training(self, around: ExitStack) -> None:

@@ -240,7 +240,10 @@ def _warn_of_other_pools(run: Run, checkpoint: str, before: dict[str, Any]) -> N
         facts.get("processes"),
     )
     rows = _rows_of_a_pool(
-        run.args.negatives, run.args.train_batch_size, run.rows_a_step, run.args.world_size
+        run.args.negatives,
+        run.args.per_device_train_batch_size,
+        run.rows_a_step,
+        run.args.world_size,
     )
     if rows_before not in (None, rows):
         logger.warning(

@@ -18,7 +18,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME
 
 from ..arguments import ModelArguments, with_settings
-from ..checkpoints.settings import save_settings
+from ..checkpoints.settings import STARTED_FROM, save_settings
 from ..checkpoints.token_counts import save_token_counts
 from ..checkpoints.writing import CheckpointAside, rotate_checkpoints
 from ..hub.pushes import HubPushes
@@ -144,7 +144,7 @@ def _recorded_settings(run: Run) -> dict[str, Any]:
         started_from = model_args.model_name_or_path
         if model_args.model_revision != ModelArguments.model_revision:
             started_from += f" at {model_args.model_revision}"
-        settings["model: started from"] = started_from
+        settings[STARTED_FROM] = started_from
     return settings | recorded_facts(run)
 
 

@@ -210,9 +210,9 @@ class TargetMaker:
         if unlearned is not None:
             tokens = tokens.masked_fill(unlearned, IGNORE_INDEX)
         labels = next_tokens(tokens, padding, inputs.get("position_ids"))
-        mask = inputs.get("attention_mask")
-        marks_tokens = isinstance(mask, Tensor) and mask.dim() == 2
-        if "position_ids" in inputs and marks_tokens and inputs["attention_mask"][:, 0].all():
+        is_padding = padding_of(inputs)
+        begins_with_token = is_padding is not None and not is_padding[:, 0].any()
+        if "position_ids" in inputs and begins_with_token:
             # With it decoders would not keep the documents of a row apart; padding on the right is
             # not read anyway.
             del inputs["attention_mask"]
