@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto import (
     CONFIG_MAPPING,
@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 MASTER_DTYPE = torch.float32
 # Share of a checkpoint's tokens; special ones may have been renamed.
 MOST_OTHER_IDS = 0.01
+# Names of the embeddings of absolute positions, without the modules that they are in.
+POSITION_EMBEDDINGS = ("position_embeddings", "embed_positions", "wpe")
 # Architectures whose first position is the one after the padding id.
 POSITIONS_AFTER_PADDING = (
     "roberta",
@@ -455,6 +457,19 @@ def usable_positions(config: PreTrainedConfig) -> int | None:
         # Its padding id is 1, and tokens start after that.
         return positions - 2
     return positions
+
+
+def embedded_positions(model: PreTrainedModel) -> int | None:
+    """Return the length of the longest row that a model's embedding of positions has rows for.
+
+    None without such an embedding: with rotary or relative positions a model reads longer rows
+    than its configuration names.
+    """
+    for name, module in model.named_modules():
+        is_of_positions = name.rpartition(".")[2] in POSITION_EMBEDDINGS
+        if is_of_positions and isinstance(module, nn.Embedding):
+            return usable_positions(model.config)
+    return None
 
 
 def limit_length(

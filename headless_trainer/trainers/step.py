@@ -30,6 +30,7 @@ from transformers import PreTrainedModel
 from ..arguments import HeadlessTrainingArguments
 from ..corpus.collator import LENGTHS, PADDING, POSITIONS
 from ..corpus.packing import id_without_row
+from ..models.loading import embedded_positions
 from ..models.trunk import input_embedding
 from ..objective.masking import (
     IGNORE_INDEX,
@@ -138,6 +139,7 @@ class TargetMaker:
         self.seed = args.seed
         self._model_takes = tuple(inspect.signature(model.forward).parameters)
         self._vocabulary = input_embedding(model).num_embeddings
+        self._embedded_positions = embedded_positions(model)
         self.rule = _masking_rule(model, tokenizer, args) if task == "mlm" else None
         self.isolation = (
             DocumentIsolation(task, model, tokenizer) if args.isolate_documents else None
@@ -169,6 +171,7 @@ class TargetMaker:
         self._check_ids("input_ids", batch["input_ids"])
         if labels is not None:
             self._check_ids("labels", labels, ignored=IGNORE_INDEX)
+        self._check_length(batch)
         self._refuse_unread(inputs)
         positions = batch.get(POSITIONS)
         if self.isolation is not None:
@@ -197,6 +200,17 @@ class TargetMaker:
             is_outside &= ids != ignored
         if is_outside.any():
             raise id_without_row(name, int(ids[is_outside][0]), self._vocabulary)
+
+    def _check_length(self, batch: dict) -> None:
+        """Refuse rows longer than the embedding of positions, unless their documents count anew."""
+        if self._embedded_positions is None or "position_ids" in batch or POSITIONS in batch:
+            return
+        length = batch["input_ids"].shape[1]
+        if length > self._embedded_positions:
+            raise ValueError(
+                f"A row has {length} tokens but the model has {self._embedded_positions} "
+                "positions: cut the rows."
+            )
 
     def _next_tokens(self, batch: dict, inputs: dict) -> Tensor:
         """Return ``(B, T)`` labels of clm, and drop an attention mask that would join documents."""

@@ -26,6 +26,7 @@ MODELS = {
     # Windows shorter than the documents, in one layer of two.
     "modernbert": WIDTH | {"local_attention": 4, "global_attn_every_n_layers": 2},
     "deberta-v2": WIDTH | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    "roformer": WIDTH | {"max_position_embeddings": 64},
     "roberta": WIDTH | {"max_position_embeddings": 66, "pad_token_id": 0},
     "opt": WIDTH | {"ffn_dim": 32, "word_embed_proj_dim": 16, "max_position_embeddings": 64},
     "bloom": {"hidden_size": 16, "n_layer": 2, "n_head": 2},
@@ -186,6 +187,37 @@ def test_ids_without_a_row_in_the_embedding_are_refused(make, step, name, wrong)
     said = f"{name} holds the token id {wrong} but the embedding has 300 rows: use the tokenizer"
     with pytest.raises(ValueError, match=said):
         maker(batch, step)
+
+
+@pytest.mark.parametrize("name, task, positions", [
+    ("gpt2", "clm", 64), ("opt", "clm", 64), ("roberta", "mlm", 65), ("roformer", "mlm", 64),
+])  # fmt: skip
+def test_rows_longer_than_the_embedding_of_positions_are_refused(make, name, task, positions):
+    """The longest row that is taken is the longest that the model itself reads."""
+    model = build(name, attention="eager")  # RoFormer has no other
+    maker = make(task, model)
+    longest = torch.full((1, positions), 5)
+    longer = torch.full((1, positions + 1), 5)
+    model(input_ids=maker({"input_ids": longest}, step=3)["input_ids"])
+    with pytest.raises((IndexError, RuntimeError)):
+        model(input_ids=longer)
+    said = f"A row has {positions + 1} tokens but the model has {positions} positions: cut"
+    with pytest.raises(ValueError, match=said):
+        maker({"input_ids": longer}, step=3)
+
+
+def test_rows_longer_than_the_configuration_says_are_taken_with_rotary_positions(make):
+    model = build("gpt_neox")
+    longer = torch.full((1, model.config.max_position_embeddings + 1), 5)
+    assert make("clm", model)({"input_ids": longer}, step=3)["input_ids"].shape == longer.shape
+
+
+def test_documents_that_count_their_positions_anew_may_fill_a_longer_row(make):
+    model = build("gpt2")
+    row = {"input_ids": torch.full((1, 128), 5), "position_ids": torch.arange(128)[None] % 64}
+    inputs = make("clm", model)(row, step=3)
+    del inputs["labels"]
+    assert model(**inputs).last_hidden_state.shape == (1, 128, 16)
 
 
 def test_mlm_takes_labels_whose_targets_are_all_shown_by_chance(make, bert):
