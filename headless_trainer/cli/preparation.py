@@ -50,6 +50,7 @@ from ..processes.locks import alone_until_exit
 from ..refusals import STREAM, Refusal, defaults_of, refuse
 from ..trainers.checks import CheckedModel, CheckedSettings, check_model, check_settings
 from ..trainers.pretraining import PretrainingTrainer
+from ..trainers.resume import check_settings_to_resume
 from ..trainers.run import CheckedRun
 from ..trainers.training_rows import row_facts
 
@@ -196,6 +197,9 @@ def plan_run(
         refuse(model_args, [of_masking])
     trainer_type = trainer_class(args)
     settings = check_run(data_args, args, trainer_type)
+    if start.checkpoint is not None and args.trainer is None:
+        # A trainer of one's own may change settings when it is made.
+        check_settings_to_resume(args, trainer_type, start.checkpoint)
     loading.check_length(config, data_args.max_seq_length)
     saved_dtype: Any = None
     if model_args.model_name_or_path and config.dtype != loading.MASTER_DTYPE:

@@ -32,6 +32,8 @@ from .same_run import (
     adopt_settings,
     check_same_model,
     check_same_settings,
+    recorded_facts,
+    trainer_facts,
     warn_of_changes,
     warn_of_other_library,
 )
@@ -65,6 +67,20 @@ def is_finished(args: HeadlessTrainingArguments, checkpoint: str) -> bool:
     return not has_same_end or state.global_step >= state.max_steps
 
 
+def check_settings_to_resume(
+    args: HeadlessTrainingArguments, trainer_class: type, checkpoint: str
+) -> None:
+    """Refuse, before texts are read, settings of another run than the checkpoint's.
+
+    `check_resume` compares what texts and model bring, too.
+
+    Raises:
+        ValueError: for the first setting that differs, with both values.
+    """
+    finished = is_finished(args, checkpoint)
+    check_same_settings(args, trainer_facts(trainer_class), checkpoint, finished)
+
+
 def check_resume(run: Run, checkpoint: str) -> None:
     """Refuse the checkpoint of another run, and one whose position in the data would be lost.
 
@@ -73,7 +89,7 @@ def check_resume(run: Run, checkpoint: str) -> None:
     """
     finished = is_finished(run.args, checkpoint)
     check_same_model(run, checkpoint)
-    check_same_settings(run, checkpoint, finished)
+    check_same_settings(run.args, recorded_facts(run), checkpoint, finished)
     if run.reads_own_weights:
         check_weights(run.model, checkpoint)
     if not finished:

@@ -11,6 +11,7 @@ import transformers
 from transformers import PreTrainedConfig
 from transformers.utils import CONFIG_NAME
 
+from ..arguments import HeadlessTrainingArguments
 from ..checkpoints.settings import read_settings
 from ..files.manifest import read_facts
 from ..models.adapters import frozen_fingerprint, holds_adapter, is_adapter, other_setting
@@ -161,15 +162,25 @@ def class_name(trainer_class: type) -> str:
     return f"{module}:{trainer_class.__qualname__}"
 
 
-def check_same_settings(run: Run, checkpoint: str, is_finished: bool) -> None:
+def check_same_settings(
+    args: HeadlessTrainingArguments, facts: dict[str, Any], checkpoint: str, is_finished: bool
+) -> None:
     """Refuse settings that would make another run than the checkpoint's.
 
-    The figures of a run that ``is_finished`` are compared with no further ones.
+    Args:
+        args: of this run.
+        facts: `recorded_facts` of this run; before its rows are known, its `trainer_facts`.
+        checkpoint: to resume from.
+        is_finished: whether nothing is left to train. The figures of such a run are compared with
+            no further ones.
+
+    Raises:
+        ValueError: for the first setting that differs, with both values.
     """
     before = _comparable(read_settings(checkpoint))
-    now = _settings_of(run)
+    now = _settings_of(args, facts)
     of_position = on_resume("refused with the position")
-    if run.args.ignore_data_skip:
+    if args.ignore_data_skip:
         of_position = ()
     # Of the kept settings, those that no state restores are refused as well.
     restored = _restored(before, now)
@@ -195,7 +206,7 @@ def adopt_settings(run: Run, checkpoint: str) -> None:
     Cards and reports tell what the arguments say.
     """
     before = _comparable(read_settings(checkpoint))
-    now = _settings_of(run)
+    now = _settings_of(run.args, recorded_facts(run))
     for name in _changed(_restored(before, now), before, now):
         logger.warning(
             "%s is %r, which has no effect: the run resumes with the checkpoint's %r. To change "
@@ -210,7 +221,7 @@ def adopt_settings(run: Run, checkpoint: str) -> None:
 def warn_of_changes(run: Run, checkpoint: str) -> None:
     """Warn of what the command decides and what therefore differs from the checkpoint's run."""
     before = _comparable(read_settings(checkpoint))
-    now = _settings_of(run)
+    now = _settings_of(run.args, recorded_facts(run))
     # The last two only where their change is not refused.
     names = (*on_resume("free"), "lr_scheduler_type", "mlm_probability")
     changes = [
@@ -271,22 +282,25 @@ def _rows_of_a_pool(
     return rows_a_step
 
 
-def _settings_of(run: Run) -> dict[str, Any]:
+def _settings_of(args: HeadlessTrainingArguments, facts: dict[str, Any]) -> dict[str, Any]:
     """Return the settings and facts of a run as a checkpoint has them, to be compared."""
     settings: dict[str, Any] = {"freeze_trunk": False}
-    for name, value in vars(run.args).items():
+    for name, value in vars(args).items():
         settings[name] = getattr(value, "value", value)
-    return _comparable(settings | recorded_facts(run))
+    return _comparable(settings | facts)
 
 
 def recorded_facts(run: Run) -> dict[str, Any]:
     """Return what is recorded among the settings, and compared on resume, but is no argument."""
-    return {
-        "trainer": run.trainer_class.__name__,
-        "trainer_class": class_name(run.trainer_class),
+    return trainer_facts(run.trainer_class) | {
         "held_out_texts": run.facts.held_out_texts,
         "held_out_rows": run.facts.held_out_rows,
     }
+
+
+def trainer_facts(trainer_class: type) -> dict[str, Any]:
+    """Return those of `recorded_facts` that are known before the texts are read."""
+    return {"trainer": trainer_class.__name__, "trainer_class": class_name(trainer_class)}
 
 
 def _comparable(settings: dict[str, Any]) -> dict[str, Any]:
@@ -327,7 +341,7 @@ def _without_effect(before: dict[str, Any], now: dict[str, Any], is_finished: bo
         unused.add("metric_for_best_model")
     compares_scores = bool(metric) and not is_finished  # later figures with the best so far
     for name in OF_HELD_OUT:
-        if not (compares_scores and before.get(name) and now[name]):
+        if not (compares_scores and before.get(name) and now.get(name)):
             unused.add(name)
     # It decides which positions of a held-out row are scored, too.
     if not compares_scores or now.get("task") == "clm":

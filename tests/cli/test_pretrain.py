@@ -162,6 +162,8 @@ def test_what_is_another_run_is_refused_in_one_line(tmp_path, text_file, monkeyp
     again = [*flags, "--resume_from_checkpoint", "last", "--train_file"]
     said = refused(main, *again, text_file, "--seed", "7")
     assert said.startswith("ValueError: seed is 7 but checkpoint") and "\n" not in said
+    # Before the texts are looked for.
+    assert refused(main, *again, tmp_path / "missing.txt", "--seed", "7") == said
     assert "n_head is 1, that of" in refused(
         main, *again, text_file, *(x.replace("head=2", "head=1") for x in DECODER)
     )
