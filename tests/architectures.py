@@ -135,3 +135,14 @@ def multimodal_config(vocab_size: int = 300, **of_text: Any) -> Gemma3Config:
         boi_token_index=vocab_size - 2,
         eoi_token_index=vocab_size - 3,
     )
+
+
+def tiny_config(model_type: str, **changes):
+    """Make a configuration of two layers; those that name their sizes otherwise need ``changes``."""
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+    }
+    return AutoConfig.for_model(model_type, **sizes | changes)

@@ -25,6 +25,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 
 from ..arguments import DataArguments, ModelArguments
 from ..models.candidate_head import FILE_NAME
+from ..models.positions import usable_positions
 from ..presentation.tables import markdown
 from ..settings import on_card
 
@@ -292,8 +293,7 @@ def usage_facts(
     # The token that begins a text, in any language; a word if there is no such token.
     beginning = tokenizer.eos_token or tokenizer.bos_token or "The"
     most_new_tokens = [40]
-    position_limit = getattr(model.config, "max_position_embeddings", None)
-    for length in (position_limit, tokenizer.model_max_length):
+    for length in (usable_positions(model.config), tokenizer.model_max_length):
         if length:
             # The prompt may have two tokens.
             most_new_tokens.append(length - 2)

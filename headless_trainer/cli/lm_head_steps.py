@@ -19,7 +19,7 @@ from ..corpus import packing, texts
 from ..files import sources
 from ..files.manifest import TOKEN_COUNTS_NAME
 from ..hub.pushes import HubPushes
-from ..models import loading
+from ..models import loading, positions
 from ..models.candidate_head import load_trunk
 from ..models.lm_head import attach_lm_head
 from ..models.trunk import check_headless, check_vocabulary, infer_task, input_embedding
@@ -67,7 +67,7 @@ def make_language_model(
     pushes = HubPushes(args) if args.push_to_hub else None
     if counts_texts:
         model = attach(counts_of_corpus(trunk, config, tokenizer, model_args, data_args, args))
-    loading.limit_length(tokenizer, model.config)
+    positions.limit_length(tokenizer, model.config)
     with model_aside(args.output_dir, is_main=True) as aside:
         model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)

@@ -35,7 +35,7 @@ from ..corpus.row_cache import cache_folder
 from ..corpus.tokenization import untrained_tokenizer
 from ..files.whole import check_writable
 from ..library_settings import check_libraries
-from ..models import loading
+from ..models import loading, positions
 from ..models.trunk import (
     check_one_stack,
     drop_pooler,
@@ -200,7 +200,7 @@ def plan_run(
     if start.checkpoint is not None and args.trainer is None:
         # A trainer of one's own may change settings when it is made.
         check_settings_to_resume(args, trainer_type, start.checkpoint)
-    loading.check_length(config, data_args.max_seq_length)
+    positions.check_length(config, data_args.max_seq_length)
     saved_dtype: Any = None
     if model_args.model_name_or_path and config.dtype != loading.MASTER_DTYPE:
         saved_dtype = config.dtype
@@ -401,8 +401,8 @@ def make_checked_model(plan: RunPlan, tokenizer: PreTrainedTokenizerBase) -> Che
     """Make the model of a run, and check that it takes the rows and that the trainer accepts it."""
     model = plan.make_model(plan.config, tokenizer)
     # Again: it may depend on the tokenizer's padding id.
-    loading.check_length(model.config, plan.data_args.max_seq_length)
-    loading.limit_length(tokenizer, model.config, plan.data_args.max_seq_length)
+    positions.check_length(model.config, plan.data_args.max_seq_length)
+    positions.limit_length(tokenizer, model.config, plan.data_args.max_seq_length)
     # As the trainer will train it. ``make_model`` may have wrapped the model in an adapter.
     drop_pooler(find_trunk(without_adapter(model)))
     return check_model(plan.settings, model, tokenizer, plan.trainer_class.head_class)

@@ -8,7 +8,8 @@ from transformers.models.auto import AutoConfig, AutoModelForSequenceClassificat
 from transformers.utils import logging as transformers_logging
 
 from ..files import sources
-from ..models.loading import MASTER_DTYPE, POSITIONS_AFTER_PADDING, hub_arguments
+from ..models.loading import MASTER_DTYPE, hub_arguments
+from ..models.positions import POSITIONS_AFTER_PADDING
 from ..models.trunk import check_is_whole, check_vocabulary
 from .classification_rows import has_segments
 from .glue_arguments import GlueArguments

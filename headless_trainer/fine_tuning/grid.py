@@ -14,7 +14,8 @@ from ..files.whole import check_writable
 from ..hub.pushes import HubPushes, repository_name
 from ..library_settings import check_libraries
 from ..models.identity import ModelIdentity, identify
-from ..models.loading import check_length, hub_arguments, load_tokenizer
+from ..models.loading import hub_arguments, load_tokenizer
+from ..models.positions import check_length
 from ..processes.coordination import first_process_first, lost_processes_named
 from ..processes.launch import check_devices
 from ..processes.locks import alone_until_exit

@@ -14,7 +14,8 @@ import torch
 from transformers import PreTrainedConfig
 
 from ..files.whole import check_writable, write_whole
-from ..models.loading import check_length, load_tokenizer, usable_positions
+from ..models.loading import load_tokenizer
+from ..models.positions import check_length, usable_positions
 from . import classifiers
 from .classification_rows import encode_rows
 from .glue_arguments import GlueArguments, GlueTrainingArguments

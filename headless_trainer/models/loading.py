@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto import (
     CONFIG_MAPPING,
@@ -44,22 +44,6 @@ logger = logging.getLogger(__name__)
 MASTER_DTYPE = torch.float32
 # Share of a checkpoint's tokens; special ones may have been renamed.
 MOST_OTHER_IDS = 0.01
-# Names of the embeddings of absolute positions, without the modules that they are in.
-POSITION_EMBEDDINGS = ("position_embeddings", "embed_positions", "wpe")
-# Architectures whose first position is the one after the padding id.
-POSITIONS_AFTER_PADDING = (
-    "roberta",
-    "xlm-roberta",
-    "camembert",
-    "data2vec-text",
-    "roberta-prelayernorm",
-    "xlm-roberta-xl",
-    "xmod",
-    "ibert",
-    "longformer",
-    "luke",
-    "esm",
-)
 # Entries of a configuration that other arguments set.
 SET_ELSEWHERE = {"model_type": "--model_type", "vocab_size": "the tokenizer"}
 LM_CLASSES = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
@@ -432,53 +416,6 @@ def tokenizer_of_checkpoint(args: ModelArguments) -> PreTrainedTokenizerBase | N
     except (OSError, ValueError):
         # No files of one, or of a class that is not known.
         return None
-
-
-def check_length(config: PreTrainedConfig, max_seq_length: int) -> None:
-    """Refuse rows longer than a model has positions."""
-    usable = usable_positions(config)
-    if usable and max_seq_length > usable:
-        raise ValueError(
-            f"max_seq_length is {max_seq_length} but the model has {usable} positions: lower it."
-        )
-
-
-def usable_positions(config: PreTrainedConfig) -> int | None:
-    """Return the length of the longest row that a model has positions for; None for no limit."""
-    config = config.get_text_config()  # of models of several modalities
-    positions = getattr(config, "max_position_embeddings", None)
-    is_rotary = getattr(config, "position_embedding_type", None) == "rotary"  # ESM-2
-    if is_rotary or not positions or positions < 0:
-        # XLNet's value for no limit.
-        return None
-    if config.model_type in POSITIONS_AFTER_PADDING:
-        return positions - (config.pad_token_id or 0) - 1
-    if config.model_type == "mpnet":
-        # Its padding id is 1, and tokens start after that.
-        return positions - 2
-    return positions
-
-
-def embedded_positions(model: PreTrainedModel) -> int | None:
-    """Return the length of the longest row that a model's embedding of positions has rows for.
-
-    None without such an embedding: with rotary or relative positions a model reads longer rows
-    than its configuration names.
-    """
-    for name, module in model.named_modules():
-        is_of_positions = name.rpartition(".")[2] in POSITION_EMBEDDINGS
-        if is_of_positions and isinstance(module, nn.Embedding):
-            return usable_positions(model.config)
-    return None
-
-
-def limit_length(
-    tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, length: int = 0
-) -> None:
-    """Let a tokenizer promise no more than its model has positions for: users cut texts by it."""
-    usable = usable_positions(config)
-    if usable:
-        tokenizer.model_max_length = min(max(tokenizer.model_max_length, length), usable)
 
 
 def hub_arguments(args: LoadingArguments) -> dict:

@@ -420,6 +420,10 @@ def test_what_a_decoder_cannot_read_is_not_given_to_it(mlm_tokenizer, clm_tokeni
     )
     short = transformers.GPT2LMHeadModel(GPT2Config(**shape, n_positions=12))
     assert usage_facts("x", short, clm_tokenizer)["new_tokens"] == 10
+    boundless = transformers.XLNetLMHeadModel(
+        transformers.XLNetConfig(d_model=16, n_layer=1, n_head=2, d_inner=32, vocab_size=300)
+    )
+    assert usage_facts("x", boundless, clm_tokenizer)["new_tokens"] == 40
 
 
 def test_settings_are_put_into_words(tmp_path, clm_tokenizer):

@@ -7,7 +7,7 @@ import json
 
 import pytest
 import torch
-from architectures import ARCHITECTURES, make_model, multimodal_config
+from architectures import ARCHITECTURES, make_model, multimodal_config, tiny_config
 from builders import VOCAB, Tokenizer, attached_head, make_trainer, save, tiny_model, token_rows
 from safetensors.torch import load_file, save_file
 from transformers import (
@@ -23,7 +23,6 @@ from headless_trainer.files import sources
 from headless_trainer.models.candidate_head import candidate_matrix
 from headless_trainer.models.lm_head import attach_lm_head
 from headless_trainer.models.loading import (
-    check_length,
     find_tokenizer,
     load_config,
     load_model,
@@ -43,13 +42,6 @@ def loaded(tokenizer, objective="headless", task="clm", **settings):
         tokenizer or load_tokenizer(args),
         objective=OBJECTIVES[objective],
         task=task,
-    )
-
-
-def tiny_config(model_type: str, **changes):
-    settings = dict(pair.split("=") for pair in TINY.split(","))
-    return AutoConfig.for_model(
-        model_type, **{name: int(value) for name, value in settings.items()} | changes
     )
 
 
@@ -74,12 +66,6 @@ def test_a_new_model_of_several_modalities_has_a_row_for_each_token(
     model = loaded(clm_tokenizer, objective, config_name=folder)
     assert model.get_input_embeddings().num_embeddings == len(clm_tokenizer)
     assert model.config.get_text_config().eos_token_id == clm_tokenizer.eos_token_id
-
-
-def test_the_positions_of_a_model_of_several_modalities_are_those_of_its_text_model():
-    check_length(multimodal_config(), 64)
-    with pytest.raises(ValueError, match="max_seq_length is 65 but the model has 64 positions"):
-        check_length(multimodal_config(), 65)
 
 
 @pytest.mark.parametrize("objective", ["headless", "vanilla"])
@@ -222,31 +208,6 @@ def test_untied_candidates_of_scaled_embeddings_keep_the_scale(tmp_path, clm_tok
     )
     # The root of 16.
     assert torch.equal(candidate_matrix(trunk).weight, 4 * gemma.get_input_embeddings().weight)
-
-
-@pytest.mark.parametrize(("model_type", "padding_id", "usable"), [
-    *((name, 1, 20) for name in ("bert", "gpt2", "gpt_neox", "opt", "modernbert")),
-    *((name, 1, 18) for name in ("roberta", "xlm-roberta", "camembert", "data2vec-text", "mpnet", "longformer", "luke", "esm")),
-    ("roberta", 0, 19),
-    ("mpnet", 0, 18),  # which takes no notice of it
-])  # fmt: skip
-def test_rows_as_long_as_the_positions_pass_and_longer_ones_do_not(model_type, padding_id, usable):
-    small = {"pad_token_id": padding_id, "bos_token_id": 2, "eos_token_id": 3, "vocab_size": 50}
-    config = tiny_config(model_type, max_position_embeddings=20, **small)
-    check_length(config, usable)
-    with pytest.raises(ValueError, match=f"max_seq_length is {usable + 1} .* {usable} positions"):
-        check_length(config, usable + 1)
-    ids = torch.full((1, usable), 5)
-    AutoModel.from_config(config)(input_ids=ids)  # the model agrees that there are so many
-    if model_type not in ("gpt_neox", "modernbert"):  # rotary positions have no table that ends
-        with pytest.raises((IndexError, RuntimeError, ValueError)):
-            AutoModel.from_config(config)(input_ids=torch.full((1, usable + 1), 5))
-
-
-def test_a_model_without_a_table_of_positions_has_no_limit():
-    for model_type in ("bloom", "xlnet"):
-        check_length(AutoConfig.for_model(model_type), 10**6)
-    check_length(AutoConfig.for_model("esm", position_embedding_type="rotary"), 10**6)
 
 
 def test_the_tokenizer_of_the_model_or_the_one_that_is_named(checkpoint, mlm_tokenizer, tmp_path):
