@@ -94,19 +94,36 @@ def show_p(p_value: float, adjusted: float) -> str:
 def mean_difference(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
     """Return the mean difference of paired scores, ``(N,)`` each, and the bounds of its interval.
 
-    The interval is that of the test of `mean_test`.
+    The interval is that of a paired t-test, which has no width where all differences are equal. For
+    scores of 0 and 1 it is that of Bonett and Price, which also holds where few of them differ, or
+    none.
+
+    Source: Bonett and Price, Adjusted Wald confidence interval for a difference of binomial
+    proportions based on paired data, 2012.
+
+    Raises:
+        ValueError: there are fewer than two scores, or one is not finite.
     """
-    differences = _scores(first) - _scores(second)
+    first_scores = _scores(first)
+    second_scores = _scores(second)
+    differences = first_scores - second_scores
+    number = len(differences)
     middle = float(differences.mean())
-    discordant = _mcnemar(np.asarray(first), np.asarray(second))
-    if discordant is not None:
-        # (2,): its lower and upper bound.
-        share_of_first = np.array(discordant.proportion_ci(LEVEL))
-        bounds = discordant.n / len(differences) * (2 * share_of_first - 1)
-        return middle, float(bounds[0]), float(bounds[1])
-    quantile = stats.t.ppf((1 + LEVEL) / 2, len(differences) - 1)
-    half = float(stats.sem(differences) * quantile)
+    if _are_right_or_wrong(first_scores, second_scores):
+        # One more of each, as if two further pairs had differed.
+        share_of_first = ((differences > 0).sum() + 1) / (number + 2)
+        share_of_second = ((differences < 0).sum() + 1) / (number + 2)
+        center = share_of_first - share_of_second
+        variance = (share_of_first + share_of_second - center**2) / (number + 2)
+        half = stats.norm.ppf((1 + LEVEL) / 2) * math.sqrt(variance)
+        return middle, max(-1.0, float(center - half)), min(1.0, float(center + half))
+    half = float(stats.sem(differences) * stats.t.ppf((1 + LEVEL) / 2, number - 1))
     return middle, middle - half, middle + half
+
+
+def _are_right_or_wrong(first: np.ndarray, second: np.ndarray) -> bool:
+    """Return whether all scores are 0 or 1."""
+    return bool(np.isin([first, second], (0, 1)).all())
 
 
 def _mcnemar(first: np.ndarray, second: np.ndarray):
@@ -115,7 +132,7 @@ def _mcnemar(first: np.ndarray, second: np.ndarray):
     It is None if none differs, or if the scores are not all 0 or 1.
     """
     differing = int((first != second).sum())
-    if not differing or not np.isin([first, second], (0, 1)).all():
+    if not differing or not _are_right_or_wrong(first, second):
         return None
     return stats.binomtest(int((first > second).sum()), differing)
 

@@ -18,7 +18,8 @@ NOTES = (
     "\n\nA: {}; B: {}.\n† better by a two-sided test, paired by documents (p < 0.05): a t-test, "
     "or McNemar's for right and wrong answers.\n†† also after Holm's correction over all tests of "
     "the table (p in brackets).\nA - B: mean difference between documents and its 95 % interval, "
-    "by the same test; for a perplexity that of\nlog-likelihoods."
+    "by t, or for right and wrong answers\nby Bonett and Price; for a perplexity that of "
+    "log-likelihoods."
 )
 
 
@@ -65,6 +66,11 @@ def compare_scores(
         )
     if tasks is not None:
         common = common[common["task"].isin(list(tasks))]
+        if common.empty:
+            raise ValueError(
+                f"{str(first)!r} and {str(second)!r} have no metric in common on "
+                f"{' and '.join(sorted(tasks))}: score both with the same version of the harness."
+            )
     left_out = _asked_differently(first_results, second_results, tasks)
     common = common[~common["task"].isin(left_out)]
     if common.empty:

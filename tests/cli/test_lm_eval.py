@@ -290,6 +290,11 @@ def test_a_comparison_is_of_the_tasks_that_are_named(tmp_path, capsys):
     assert "tasks names 'arc_easy', of which" in refused(
         main, "--compare", *folders, "--tasks", "one", "arc_easy"
     )
+    for folder, metric in zip(folders, ("acc", "f1"), strict=True):
+        write_scores(Path(folder), {metric: ("mean", True, [0.0, 1.0])}, task="renamed")
+    assert "have no metric in common on renamed: score both" in refused(
+        main, "--compare", *folders, "--tasks", "renamed"
+    )
 
 
 def write_group(folder: Path, documents: dict[str, list[float]]) -> Path:

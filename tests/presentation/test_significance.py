@@ -86,14 +86,31 @@ def test_interval_of_the_mean_difference():
     ends = stats.ttest_rel(a, b).confidence_interval(0.95)
     assert mean_difference(a, b) == pytest.approx((5 / 3, ends.low, ends.high))
     assert mean_difference([1, 2, 3, 4], [0, 1, 2, 3]) == (1.0, 1.0, 1.0)  # every difference is 1
-    # Clopper and Pearson's bounds of 10 / 12.
-    low, high = (
-        stats.beta.ppf(0.025, 10, 3),
-        stats.beta.ppf(0.975, 11, 2),
-    )
-    assert mean_difference(RIGHT, WRONG) == pytest.approx(
-        (8 / 21, 12 / 21 * (2 * low - 1), 12 / 21 * (2 * high - 1))
-    )
+    # Of 21 answers ten are right in the first model alone, two in the second alone: (10 + 1) and
+    # (2 + 1) of 21 + 2.
+    half = 1.959964 * math.sqrt((11 / 23 + 3 / 23 - (8 / 23) ** 2) / 23)
+    assert mean_difference(RIGHT, WRONG) == pytest.approx((8 / 21, 8 / 23 - half, 8 / 23 + half))
+
+
+@pytest.mark.parametrize(("number", "only_first", "only_second"), [
+    (40, 0.05, 0.0), (100, 0.02, 0.0), (100, 0.04, 0.01), (500, 0.2, 0.02), (1000, 0.3, 0.05),
+])  # fmt: skip
+def test_the_interval_of_right_and_wrong_answers_covers(number, only_first, only_second):
+    draw = np.random.default_rng(0)
+    trials, covered = 400, 0
+    for _ in range(trials):
+        outcome = draw.random(number)
+        first = (outcome < only_first).astype(float)
+        second = ((outcome >= only_first) & (outcome < only_first + only_second)).astype(float)
+        _, low, high = mean_difference(first, second)
+        covered += low <= only_first - only_second <= high
+    # Of 400 trials 380 are expected; 367 is three standard deviations below.
+    assert covered >= 367
+
+
+def test_equal_answers_leave_an_interval_with_some_width():
+    middle, low, high = mean_difference([1, 0] * 20, [1, 0] * 20)
+    assert middle == 0 and -0.1 < low < -0.05 and high == -low
 
 
 @pytest.mark.parametrize("call", [
