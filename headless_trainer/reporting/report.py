@@ -75,7 +75,8 @@ def write_run_report(runs: Sequence[str], output_dir: str | Path) -> list[str]:
         "title": "Held-out rows",
         "tables": [_held_out_table(axis, *ranked[axis]) for axis in ranked],
     }
-    held_out |= _picture(folder / "held_out.png", configurations, ranked, columns=2)
+    axes = AXES if ranked else ()
+    held_out |= _picture(folder / "held_out.png", configurations, axes, columns=2)
     training = {"title": "Training", "tables": [_runs_table(configurations)]}
     training |= _picture(folder / "training.png", configurations, [TOKENS], columns=3)
     sections = [held_out, training]

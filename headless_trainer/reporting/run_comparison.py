@@ -64,19 +64,25 @@ def rank(values: Mapping[str, Sequence[float]], higher_is_better: bool) -> panda
 def held_out(configurations: Configurations, axis: str) -> tuple[float, Rankings]:
     """Rank configurations by each of `COMPARED` at an equal position.
 
-    The position is the most tokens or seconds (``axis``) at which every run was evaluated.
+    The position is the most tokens or seconds (``axis``) at which every run was evaluated. A
+    configuration of which a run was evaluated only later has no values there: the mean over its
+    other seeds would favour those that were quick. There are no rankings if that holds for all.
     """
-    ends = [
-        run.curve(ACCURACY, axis)[axis].max() for runs in configurations.values() for run in runs
-    ]
+    evaluated = {
+        name: [run for run in runs if ACCURACY in run.logged]
+        for name, runs in configurations.items()
+    }
+    ends = [run.curve(ACCURACY, axis)[axis].max() for runs in evaluated.values() for run in runs]
     # Runs without an evaluation have nan, which is not above 0.
     position = min((end for end in ends if end > 0), default=0.0)
     rankings = {}
     for measure in COMPARED:
         values: dict[str, list[float]] = {}
-        for name, runs in configurations.items():
+        for name, runs in evaluated.items():
             at_position = [run.value_at(measure.name, axis, position) for run in runs]
             values[name] = [value for value in at_position if value is not None]
+            if len(values[name]) < len(runs):
+                values[name] = []
         if any(values.values()):
             rankings[measure.name] = rank(values, measure.better == "higher")
     return position, rankings
@@ -134,7 +140,9 @@ def economy(runs: Sequence[TrainingRun]) -> dict[str, float]:
 def compare_runs(
     configurations: Configurations,
 ) -> tuple[dict[str, tuple[float, Rankings]], list[str]]:
-    """Return `held_out` by axis, empty if nothing can be compared, and sentences about the runs."""
+    """Return `held_out` by axis, of those on which something can be compared, and sentences about
+    the runs.
+    """
     evaluated = {
         name: runs
         for name, runs in configurations.items()
@@ -148,10 +156,22 @@ def compare_runs(
     reason = not_comparable(configurations)
     if reason:
         return {}, [f"{reason}, so their held-out figures say nothing about which one is better."]
-    ranked = {axis: held_out(evaluated, axis) for axis in AXES}
+    ranked = {}
+    sentences = []
+    for axis in AXES:
+        position, rankings = held_out(evaluated, axis)
+        if ACCURACY in rankings:
+            ranked[axis] = (position, rankings)
+            sentences.append(_held_out_sentence(axis, position, rankings))
+        else:
+            sentences.append(
+                f"At equal {AXES[axis]} nothing can be compared, since of each configuration a run "
+                "was evaluated only later: evaluate more often (--eval_strategy steps "
+                "--eval_steps N)."
+            )
     if len(evaluated) < 2:
-        return ranked, [_held_out_sentence(TOKENS, *ranked[TOKENS])]
-    sentences = [_held_out_sentence(axis, *ranked[axis]) for axis in AXES]
+        # The time of a single configuration is equal to no other.
+        return ranked, sentences[:1]
     sentences += _sentences_of_what_the_best_needs(evaluated)
     if any(len(runs) < 2 for runs in evaluated.values()):
         sentences.append(

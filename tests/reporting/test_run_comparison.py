@@ -120,6 +120,18 @@ def test_what_is_evaluated_only_after_the_other_ended_has_no_figure_at_equal_tim
     )
 
 
+def test_a_mean_is_never_that_of_the_quick_seeds_alone(tmp_path):
+    """Both runs of a configuration end at the same step, but not after the same time."""
+    configurations = []
+    for name in ("one", "other"):
+        slow = make_run(tmp_path / f"{name}0", (None, None, None, 0.2), pace=500.0)
+        quick = make_run(tmp_path / f"{name}1", (None, None, None, 0.4), seed=1)
+        configurations.append(f"{name}={slow},{quick}")
+    by_tokens, by_time, *_ = texts(report(tmp_path, *configurations), "li")
+    assert by_tokens.startswith("At equal tokens (4,000), held-out accuracy: 30.0% by one")
+    assert by_time.startswith("At equal training time nothing can be compared")
+
+
 def test_runs_that_were_evaluated_only_before_training_are_compared_there(tmp_path):
     runs = [make_run(tmp_path / name, (0.2, None), steps=(0, 10)) for name in ("one", "other")]
     sentences = texts(report(tmp_path, *runs), "li")
