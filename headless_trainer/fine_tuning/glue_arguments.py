@@ -199,7 +199,9 @@ class GlueArguments(LoadingArguments):
         "Hub.",
     )
     languages: list[str] | None = HfArg(
-        default=None, help="Languages of XNLI. All fifteen by default."
+        default=None,
+        help="Languages of XNLI. All fifteen by default. xnli needs en, on which it chooses the "
+        "epoch.",
     )
     train_split: str | None = HfArg(default=None, help="Split to train on. train by default.")
     validation_split: str | None = HfArg(

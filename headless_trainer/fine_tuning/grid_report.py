@@ -82,7 +82,10 @@ def _how_scored(runs: list[dict]) -> str:
         if run["epochs"][0]["sets"].keys() - set(run["selected_on"])
         for name in run["selected_on"]
     }
+    on_several_sets = {run["task"] for run in runs if len(run["selected_on"]) > 1}
     where = "the set that is scored"
+    if on_several_sets:
+        where += f", for {', '.join(sorted(on_several_sets))} in the mean of its sets"
     if chosen_elsewhere:
         where = ", ".join(sorted(chosen_elsewhere))
     text = (

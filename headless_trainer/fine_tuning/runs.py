@@ -20,6 +20,7 @@ from ..arguments import with_settings
 from ..files.whole import delete_folder
 from ..hub.pushes import HubPushes, repository_name
 from ..processes.coordination import on_first_process
+from ..trainers.evaluation import generators_set_aside
 from .classification import ClassificationTrainer
 from .classification_rows import encode_rows
 from .classifier_card import add_grid_results, write_classifier_card
@@ -216,10 +217,13 @@ class EpochScorer(TrainerCallback):
     def on_epoch_end(self, args, state, control, **kwargs):
         start = time.perf_counter()
         sets = {}
-        for name, rows in self.sets.items():
-            scores, labels, _ = self.trainer.predict(rows)
-            when = f"after step {state.global_step}"
-            sets[name] = score_outputs(self.run.task, scores, labels, when)
+        when = f"after step {state.global_step}"
+        # Every pass over rows draws a number: what is scored must not change the dropout of later
+        # epochs.
+        with generators_set_aside(args.seed, args.device):
+            for name, rows in self.sets.items():
+                scores, labels, _ = self.trainer.predict(rows)
+                sets[name] = score_outputs(self.run.task, scores, labels, when)
         epochs = self.result["epochs"]
         epochs.append({"epoch": len(epochs) + 1, "step": state.global_step, "sets": sets})
         epochs_since_best = len(epochs) - 1 - best_epoch(self.result)

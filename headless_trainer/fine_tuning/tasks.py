@@ -113,7 +113,11 @@ def select_tasks(names: Sequence[str], languages: Sequence[str] | None = None) -
     """Return the tasks that names in `TASKS` and `GROUPS` stand for, in order, each once.
 
     ``languages`` of XNLI are scored (``xnli``), or trained and scored (``xnli_translate_train``);
-    all fifteen by default. Raises ValueError for an unknown name or language.
+    all fifteen by default.
+
+    Raises:
+        ValueError: for an unknown name or language, or if ``xnli`` lacks the language in which it
+            is trained, and in which its epoch is chosen.
     """
     selected: dict[str, Task] = {}
     for name in names:
@@ -131,11 +135,22 @@ def select_tasks(names: Sequence[str], languages: Sequence[str] | None = None) -
             language for language in dict.fromkeys(languages) if language in task.languages
         )
         if kept:
+            _check_trains_and_scores(task, kept)
             chosen.append(replace(task, languages=kept))
         # A task of another language goes, unless the user named it.
         elif not task.languages or task.name in names:
             chosen.append(task)
     return chosen
+
+
+def _check_trains_and_scores(task: Task, languages: tuple[str, ...]) -> None:
+    """Refuse to choose the epoch of XNLI on languages that are to be unseen."""
+    if task.train_language not in languages:
+        raise ValueError(
+            f"languages is {list(languages)} but {task.name} is trained in "
+            f"{task.train_language!r} and chooses its epoch there: add {task.train_language!r}, or "
+            "name xnli_translate_train as the task."
+        )
 
 
 def _check_is_known(name: str) -> None:

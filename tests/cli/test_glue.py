@@ -193,6 +193,18 @@ def test_tables_are_printed_on_a_console_that_knows_ascii_alone(tmp_path):
     assert "50.00 ± 0.00" in (tmp_path / "results.md").read_text(encoding="utf-8")
 
 
+def test_what_is_scored_does_not_change_the_training(tmp_path, data, encoders):
+    """A pass over rows draws a number from the generator of the dropout."""
+    flags = ["--tasks", "xnli", "--seeds", 0, "--data_dir", data, "--num_train_epochs", 2]
+    curves = []
+    for languages in (["en"], ["de", "en"]):
+        folder = tmp_path / "-".join(languages)
+        run(encoders[0], folder, *flags, "--languages", *languages)
+        (result,) = results(folder).values()
+        curves.append(result["loss_curve"])
+    assert curves[0] == curves[1] and len(curves[0]) > 1
+
+
 def test_xnli_is_trained_in_english_or_in_each_language(tmp_path, data, encoders, capsys):
     flags = [
         "--tasks",

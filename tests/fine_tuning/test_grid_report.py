@@ -126,6 +126,11 @@ def test_the_report_holds_every_table(tmp_path):
     seeds_of_cola = "Seeds of each model: 2. Each score is that of the best of 1 epoch on the set that is scored."
     assert f"{seeds_of_cola} Only part of the rows: --max_eval_samples 100." in text
     assert text.count("Only part") == 1
+    matched = {"scores": ({"matched": 0.5, "mismatched": 0.7},), "benchmark": "glue"}
+    mnli = make_result(task="mnli", selected_on=["matched", "mismatched"], **matched)
+    write_run(run_path(tmp_path / "mnli", mnli["loss"], mnli["model"], "mnli", 0), mnli)
+    said = "best of 1 epoch on the set that is scored, for mnli in the mean of its sets."
+    assert said in write_grid_report(tmp_path / "mnli")
     own = tmp_path / "own"
     write_run(run_path(own, "cross_entropy", "a", "topics", 0), runs[-1])
     assert ["COLA" in each for each in (text, write_grid_report(own))] == [True, False]

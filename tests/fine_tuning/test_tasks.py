@@ -62,17 +62,19 @@ def test_groups_expand_in_order_and_repeats_are_dropped():
 
 
 def test_languages_restrict_xnli_alone():
-    cola, zero_shot, german, chinese = select_tasks(
-        ["cola", "xnli", "xnli_translate_train"], ["de", "zh", "de"]
+    cola, zero_shot, german, english = select_tasks(
+        ["cola", "xnli", "xnli_translate_train"], ["de", "en", "de"]
     )
     assert (cola.languages, zero_shot.languages, zero_shot.train_language) == (
         (),
-        ("de", "zh"),
+        ("de", "en"),
         "en",
     )
     assert (german.name, german.train_language, german.languages) == ("xnli_de", "de", ("de",))
-    assert chinese.name == "xnli_zh"
+    assert english.name == "xnli_en"
     assert TASKS["xnli"].languages == select_tasks(["xnli"])[0].languages == XNLI_LANGUAGES
+    with pytest.raises(ValueError, match="chooses its epoch there: add 'en', or name xnli_transl"):
+        select_tasks(["xnli"], ["de"])
     # One that is named itself stays.
     assert names(select_tasks(["xnli_fr", "xnli_translate_train"], ["de"])) == [
         "xnli_fr",
