@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from huggingface_hub import parse_local_safetensors_file_metadata
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -88,14 +89,42 @@ def take_out(folder: Path, prefix: str) -> dict[str, Tensor]:
             save_file(weights, path, metadata={"format": "pt"})
         else:
             path.unlink()
-    index = folder / SAFE_WEIGHTS_INDEX_NAME
-    if index.is_file():
-        content = json.loads(index.read_text(encoding="utf-8"))
-        for name, values in taken.items():
-            del content["weight_map"][name]
-            content["metadata"]["total_size"] -= values.nbytes
-        index.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    update_index(folder)
     return taken
+
+
+def round_weights(folder: Path, dtype: torch.dtype) -> None:
+    """Round the floating-point weights in the files of a folder to a dtype."""
+    for path in folder.glob("*.safetensors"):
+        rounded = load_file(path)
+        for name, weight in rounded.items():
+            if weight.is_floating_point():
+                rounded[name] = weight.to(dtype)
+        save_file(rounded, path, metadata={"format": "pt"})
+    update_index(folder)
+
+
+def update_index(folder: Path) -> None:
+    """Let the index of a model in several files, if a folder has one, say what the files hold."""
+    path = folder / SAFE_WEIGHTS_INDEX_NAME
+    if not path.is_file():
+        return
+    index = json.loads(path.read_text(encoding="utf-8"))
+    named_files = sorted(set(index["weight_map"].values()))
+    index["weight_map"] = {}
+    index["metadata"]["total_size"] = 0
+    index["metadata"]["total_parameters"] = 0
+    for name in named_files:
+        if not (folder / name).is_file():
+            # All its weights were taken out.
+            continue
+        header = parse_local_safetensors_file_metadata(folder / name)
+        for weight_name, weight in header.tensors.items():
+            first, end = weight.data_offsets
+            index["weight_map"][weight_name] = name
+            index["metadata"]["total_size"] += end - first
+            index["metadata"]["total_parameters"] += weight.parameter_count
+    path.write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def check_weights(model: PreTrainedModel, checkpoint: str) -> None:

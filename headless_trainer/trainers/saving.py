@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from accelerate import FullyShardedDataParallelPlugin
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
@@ -23,6 +22,7 @@ from ..checkpoints.token_counts import save_token_counts
 from ..checkpoints.writing import CheckpointAside, rotate_checkpoints
 from ..hub.pushes import HubPushes
 from ..models.adapters import is_adapter
+from ..models.checkpoint_weights import round_weights
 from ..models.head import Head
 from ..models.padding_row import keep_padding_id
 from ..models.trunk import cache_for_generation, input_embedding
@@ -150,12 +150,7 @@ def _recorded_settings(run: Run) -> dict[str, Any]:
 
 def _store_as(folder: Path, dtype: torch.dtype) -> None:
     """Round the weights in a folder to a dtype, and record it in the configuration."""
-    for path in folder.glob("*.safetensors"):
-        rounded = load_file(path)
-        for name, weight in rounded.items():
-            if weight.is_floating_point():
-                rounded[name] = weight.to(dtype)
-        save_file(rounded, path, metadata={"format": "pt"})
+    round_weights(folder, dtype)
     path = folder / CONFIG_NAME
     config = json.loads(path.read_text(encoding="utf-8"))
     config["dtype"] = str(dtype).removeprefix("torch.")

@@ -130,9 +130,15 @@ def test_a_matrix_whose_weights_are_in_several_files_is_saved_resumed_and_read(
     without_matrix = AutoModel.from_pretrained(tmp_path / "whole").state_dict()
     assert stored.keys() == index["weight_map"].keys() == without_matrix.keys()
     assert index["metadata"]["total_size"] == sum(values.nbytes for values in stored.values())
+    assert index["metadata"]["total_parameters"] == sum(map(torch.numel, stored.values()))
     trunk = load_trunk(tmp_path / "whole")
     assert torch.equal(candidate_matrix(trunk).weight, matrix)
     assert torch.equal(trunk.wte.weight, whole.model.wte.weight)
+    whole.saved_dtype = torch.bfloat16
+    whole.save_model()
+    rounded = json.loads((tmp_path / "whole" / "model.safetensors.index.json").read_text())
+    assert rounded["weight_map"] == index["weight_map"]
+    assert rounded["metadata"]["total_size"] == index["metadata"]["total_size"] // 2
 
 
 def _process(rank: int, folder: str) -> None:
