@@ -142,11 +142,10 @@ class HeadlessTrainer(PretrainingTrainer):
 
     def log_step(self, step: Step) -> None:
         super().log_step(step)
-        drawn = self.args.sampled_negatives or 0
         for micro_batch in step.micro_batches:
             for part in micro_batch.candidates:
                 log_weights = self.log_weights(part, torch.float32)
-                count_pool(self.window, part, log_weights, micro_batch.divisor, drawn)
+                count_pool(self.window, part, log_weights, micro_batch.divisor)
 
     def evaluation_scores(
         self,

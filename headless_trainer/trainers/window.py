@@ -89,7 +89,10 @@ class TrainingWindow(TrainerCallback):
         """Continue the counts of an earlier training: the first process holds those over all
         processes.
         """
-        self.candidates, self.drawn = (is_first * int(totals.get(name, 0)) for name in CANDIDATES)
+        if not is_first:
+            self.candidates = self.drawn = 0
+            return
+        self.candidates, self.drawn = (int(totals.get(name, 0)) for name in CANDIDATES)
 
     def totals(self, sum_over_processes: Callable[[Tensor], Tensor]) -> dict[str, float]:
         """Return sums over the whole run and all processes, which a resumed run continues."""
@@ -211,7 +214,6 @@ def count_pool(
     part: Candidates,
     log_weights: Tensor,
     divisor: Tensor | float,
-    drawn: int = 0,
 ) -> None:
     """Count a pool's candidates, and log two losses that its own is compared with.
 
@@ -223,7 +225,6 @@ def count_pool(
         part: the candidates, and the predictions that they serve.
         log_weights: ``(U,)`` or ``(N, U)`` logarithms of the candidates' weights in the loss.
         divisor: of the predictions' summed loss.
-        drawn: number of candidates that are no targets.
     """
     pool = part.pool
     predictions = len(part.target_index)
@@ -231,7 +232,9 @@ def count_pool(
     used = int(predictions > 0)
     by_row = log_weights.expand(predictions, -1)  # (N, U)
     window.candidates += pool.size * used
-    window.drawn += drawn * used
+    if pool.log_expected is None:
+        # The candidates of a pool that stands for the vocabulary teach no frequencies.
+        window.drawn += (pool.size - pool.targets) * used
     of_targets = by_row.gather(1, part.target_index[:, None])
     window.add("loss_floor", of_targets.sum() / divisor)
     if log_weights.dim() == 1:

@@ -130,10 +130,10 @@ def test_window_over_two_processes(clock):
 
 def test_window_without_pools_or_steps(clock):
     window = TrainingWindow()
-    pool = NegativePool.from_targets(torch.tensor([1]))
+    pool = NegativePool.from_targets(torch.tensor([1])).with_drawn(torch.tensor([2]))
     nothing = torch.empty(0, dtype=torch.long)
     part = Candidates(pool, nothing, None, rows=nothing, positions=nothing)
-    count_pool(window, part, pool.log_weights(), 1, drawn=1)
+    count_pool(window, part, pool.log_weights(), 1)
     log_pool(window, NegativePool.from_targets(torch.empty(0, dtype=torch.long)))
     logs = window.flush(CPU)
     assert "pool_tokens" not in logs and "pool_size" not in logs  # no loss had a pool

@@ -15,7 +15,12 @@ from builders import (
 )
 from transformers import AutoModel
 
-from headless_trainer import NegativePool, attach_lm_head, load_token_counts
+from headless_trainer import (
+    HeadlessTrainer,
+    NegativePool,
+    attach_lm_head,
+    load_token_counts,
+)
 from headless_trainer.models.candidate_head import untie
 from headless_trainer.objective.losses import cwt_loss
 from headless_trainer.objective.negatives import draw_uniform, generator_of_step
@@ -174,6 +179,31 @@ def test_the_head_knows_what_was_drawn(tmp_path):
     again.save_model()
     totals = {"drawn_candidates": 648, "candidates": 720 + 36 * again.state.global_step}
     assert totals.items() <= load_token_counts(tmp_path / "again")[1].items()
+
+
+class FurtherDraws(HeadlessTrainer):
+    """Adds twenty candidates of its own to each pool."""
+
+    def candidates_of_step(self, targets):
+        return [
+            (tuple(pool.with_drawn(torch.arange(20)) for pool in pools), divisor)
+            for pools, divisor in super().candidates_of_step(targets)
+        ]
+
+
+def test_the_head_knows_what_a_subclass_has_drawn(tmp_path):
+    settings = {
+        "task": "clm", "per_device_train_batch_size": 4, "max_steps": 2, "save_strategy": "no",
+        "pool_size": 12, "sampled_negatives": 10,
+    }  # fmt: skip
+    run = make_trainer(
+        tmp_path, trunk(), ROWS, settings, processing_class=Tokenizer(),
+        kind=FurtherDraws,
+    )  # fmt: skip
+    run.train()
+    run.save_model()
+    facts = load_token_counts(tmp_path)[1]
+    assert (facts["drawn_candidates"], facts["candidates"]) == (2 * 3 * 30, 2 * 3 * 42)
 
 
 def test_resumed_draws_what_would_have_been_drawn(tmp_path):
