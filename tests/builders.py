@@ -108,6 +108,9 @@ class Tokenizer:
     def __len__(self) -> int:
         return self.size
 
+    def get_vocab(self) -> dict[str, int]:
+        return {str(token_id): token_id for token_id in range(self.size)}
+
     def save_pretrained(self, folder) -> None:
         """Nothing to save."""
 

@@ -11,7 +11,9 @@ from transformers import PreTrainedConfig
 from ..arguments import DataArguments
 from ..cards.facts import count, hardware, model_name, software
 from ..command_line import parse_args, without_tokens
-from ..models.loading import check_length, load_config
+from ..corpus.tokenization import id_count
+from ..models.loading import load_config
+from ..models.positions import check_length
 from ..models.trunk import check_one_stack, infer_task, saved_class_with_head
 from ..presentation.tables import markdown
 from .advice import advise
@@ -192,7 +194,7 @@ def compare_steps(
     names = objectives_of(args)
     measured = measure(request_of, names, args.seconds, rounds, tell)
     # A checkpoint keeps its embedding, and a new model gets a row for each token.
-    vocab_size = len(tokenizer)
+    vocab_size = id_count(tokenizer)
     if model_args.model_name_or_path:
         vocab_size = config.get_text_config().vocab_size
     return StepComparison(

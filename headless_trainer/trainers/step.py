@@ -30,7 +30,8 @@ from transformers import PreTrainedModel
 from ..arguments import HeadlessTrainingArguments
 from ..corpus.collator import LENGTHS, PADDING, POSITIONS
 from ..corpus.packing import id_without_row
-from ..models.loading import embedded_positions
+from ..corpus.tokenization import id_count
+from ..models.positions import embedded_positions
 from ..models.trunk import input_embedding
 from ..objective.masking import (
     IGNORE_INDEX,
@@ -297,9 +298,9 @@ def _masking_rule(
     if tokenizer.mask_token_id >= rows:
         raise ValueError(
             f"The mask token has the id {tokenizer.mask_token_id} but the embedding has {rows} "
-            "rows: call model.resize_token_embeddings(len(tokenizer))."
+            f"rows: call model.resize_token_embeddings({id_count(tokenizer)})."
         )
-    vocab_size = min(len(tokenizer), rows)
+    vocab_size = min(id_count(tokenizer), rows)
     special_ids = torch.tensor(sorted(tokenizer.all_special_ids), dtype=torch.long)
     return MaskingRule(tokenizer.mask_token_id, vocab_size, special_ids, args.mlm_probability)
 

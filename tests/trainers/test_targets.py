@@ -206,6 +206,26 @@ def test_rows_longer_than_the_embedding_of_positions_are_refused(make, name, tas
         maker({"input_ids": longer}, step=3)
 
 
+def test_a_tokenizer_with_gaps_in_its_ids_masks_with_its_largest_ids_too(make, mlm_tokenizer):
+    """Half of the ids have no token; the random replacements are from all that have one."""
+
+    class Gaps:
+        mask_token_id, all_special_ids, name_or_path = 4, [0, 1, 2, 3, 4], "gaps"
+
+        def __len__(self):
+            return 150
+
+        def get_vocab(self):
+            ids = [*range(5), *range(VOCAB_SIZE - 145, VOCAB_SIZE)]
+            return {str(token_id): token_id for token_id in ids}
+
+    maker = make("mlm", build("bert"), tokenizer=Gaps(), mlm_probability=0.5)
+    ids = torch.full((8, 500), VOCAB_SIZE - 1)
+    masked = maker({"input_ids": ids}, step=3)["input_ids"]
+    replaced = masked[(masked != ids) & (masked != Gaps.mask_token_id)]
+    assert (replaced >= 150).sum() > 50
+
+
 def test_rows_longer_than_the_configuration_says_are_taken_with_rotary_positions(make):
     model = build("gpt_neox")
     longer = torch.full((1, model.config.max_position_embeddings + 1), 5)
