@@ -4,6 +4,7 @@ what to do instead.
 
 import dataclasses
 import inspect
+import math
 import os
 import types
 from unittest import mock
@@ -337,6 +338,16 @@ def test_parameters_of_trainer_that_classification_cannot_honour_are_refused(
 def test_a_label_of_the_row_is_refused(clm_tokenizer, label):
     with pytest.raises(ValueError, match="'labels' of row 0 .* 3 tokens"):
         PaddingCollator(clm_tokenizer)([{"input_ids": [5, 6, 7], "labels": label}] * 2)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("wrong, shown", [
+    (0.5, "0.5"), (math.nan, "nan"), (math.inf, "inf"), ("six", "5"), (None, "5"),
+])  # fmt: skip
+def test_ids_that_are_no_integers_are_refused(clm_tokenizer, wrong, shown):
+    said = f"Column 'input_ids' of row 1 holds {shown} but must hold integers"
+    with pytest.raises(ValueError, match=said):
+        PaddingCollator(clm_tokenizer)([{"input_ids": [5, 6]}, {"input_ids": [5, wrong]}])
 
 
 def test_rows_in_rows_are_refused(clm_tokenizer):

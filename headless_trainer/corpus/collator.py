@@ -176,9 +176,13 @@ def _check_numbers(name: str, number: int, values: np.ndarray) -> None:
         must = "0 (not learned) and 1"
     elif values.dtype.kind in "bui":
         return
-    else:
+    elif values.dtype.kind == "f":
         # Whole numbers that are stored as floats fit too.
-        fits = values == values.astype(np.int64)
+        fits = np.isfinite(values) & (values == np.trunc(values))
+        must = "integers"
+    else:
+        # Text, or None.
+        fits = np.zeros(values.shape, dtype=bool)
         must = "integers"
     if not fits.all():
         raise ValueError(

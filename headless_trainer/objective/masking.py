@@ -136,6 +136,8 @@ def content_seeds(
     state = torch.zeros((), dtype=torch.long)
     for part in seed:
         state = _mix((state ^ part) + _GAMMA)
+    # The arithmetic wraps at 64 bits.
+    input_ids = input_ids.long()
     # Plus 1, since `_mix` leaves 0 as it is: the token 0 in front would count as little as padding.
     mixed = _mix(_mix(input_ids + 1) ^ torch.arange(input_ids.shape[1], device=input_ids.device))
     if excluded is not None:

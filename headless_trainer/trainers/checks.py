@@ -123,3 +123,23 @@ def check_counts(token_counts: Tensor, size: int) -> None:
             f"token_counts has {len(token_counts)} entries but the embedding has {size} rows: pass "
             "the counts of this vocabulary."
         )
+
+
+def counts_of_head(token_counts: Tensor, head_size: int, embedding_rows: int) -> Tensor:
+    """Return the ``(head_size,)`` counts of the tokens that a head scores.
+
+    Args:
+        token_counts: one for each row of the embedding, of which there may be more, or for each
+            row of the head.
+        head_size: rows of the head.
+        embedding_rows: rows of the embedding.
+
+    Raises:
+        ValueError: for another number of counts.
+    """
+    if len(token_counts) not in (head_size, embedding_rows):
+        raise ValueError(
+            f"token_counts has {len(token_counts)} entries but the head scores {head_size} tokens: "
+            "pass the counts of this vocabulary."
+        )
+    return token_counts[:head_size]

@@ -155,6 +155,9 @@ class DocumentIsolation:
         excluded = {*tokenizer.all_special_ids, *self.ends.tolist()}
         size = input_embedding(self.model).num_embeddings
         words = [token for token in range(size) if token not in excluded]
+        if len(words) < 2:
+            # There are no two documents to tell apart.
+            return
         try:
             outputs = self._output_after(words[0], words[0])
             others = self._output_after(words[1], words[0])

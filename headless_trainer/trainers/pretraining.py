@@ -851,9 +851,17 @@ class PretrainingTrainer(Trainer):
     ) -> None:
         """Save the model and push the run's folder without its checkpoints; ``blocking`` waits for
         a bounded time.
+
+        Raises:
+            ValueError: if ``private`` is not what the repository was made with at the start.
         """
         if self.hub is None:
             self.init_hf_repo(token, private)
+        elif private is not None and private != bool(self.hub.private):
+            raise ValueError(
+                f"private is {private} but the repository was made with hub_private_repo "
+                f"{self.hub.private}: set hub_private_repo in the arguments of the trainer."
+            )
         with with_settings(self.args, push_to_hub=False):  # or saving would push too
             self.save_model()
         self._push(commit_message, revision, blocking=blocking)

@@ -26,7 +26,7 @@ from ..corpus.packing import target_counts
 from ..models.vocabulary_head import VocabularyHead
 from ..objective.negatives import DrawnTargets, NegativePool
 from ..objective.prior import log_prior
-from .checks import check_counts
+from .checks import counts_of_head
 from .evaluation import vocabulary_scores
 from .mean_prediction import MeanPrediction, PredictedDraws
 from .pools import PoolsOfStep
@@ -139,11 +139,7 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
                 "of each as a target in the training data, or a datasets.Dataset with input_ids, "
                 "without a transform, as train_dataset."
             )
-        # An embedding may have more rows than the head scores, and counts have one for each.
-        if len(token_counts) == embedding_rows:
-            token_counts = token_counts[: self.head.size]
-        check_counts(token_counts, self.head.size)
-        return token_counts.cpu()
+        return counts_of_head(token_counts, self.head.size, embedding_rows).cpu()
 
     def candidates_of_step(self, targets: list[Tensor]) -> PoolsOfStep:
         """Return the pools of a step; of an exact one, the whole vocabulary.

@@ -30,7 +30,8 @@ _known: "WeakKeyDictionary[Dataset, dict[str, Any]]" = WeakKeyDictionary()
 def row_facts(rows: Any) -> dict[str, Any]:
     """Return what identifies training rows, for a checkpoint: their number, and a hash of them.
 
-    It is empty for rows that may change.
+    Of a list longer than `ROWS_OF_A_LIST`, evenly spaced rows are hashed. It is empty for rows that
+    may change.
     """
     if isinstance(rows, list) and rows and isinstance(rows[0], Mapping) and "input_ids" in rows[0]:
         return {ROWS: [len(rows), _hash_of_list(rows)]}

@@ -11,7 +11,7 @@ from ..models.vocabulary_head import VocabularyHead
 from ..objective.losses import vocabulary_cross_entropy
 from ..objective.negatives import NegativePool
 from ..objective.prior import candidate_log_prior
-from .checks import check_counts
+from .checks import counts_of_head
 from .evaluation import vocabulary_scores
 from .pools import PoolsOfStep
 from .pretraining import PretrainingTrainer
@@ -25,11 +25,11 @@ class VanillaTrainer(PretrainingTrainer):
         model: a ``...ForMaskedLM`` or ``...ForCausalLM``. If a peft adapter wraps it, only the
             adapter is trained and saved.
         args: the settings, with ``objective="vanilla"``.
-        token_counts: ``(V,)`` int64 counts of each token in the training data, for
-            ``args.head_bias="prior"``.
         data_collator: as in `HeadlessTrainer`.
-        drawn_share: share of candidates, from 0 to 1, that were drawn uniformly in the headless
-            run that made the model; read only with ``args.head_bias="prior"``.
+        token_counts: ``(V,)`` int64 counts of each token in the training data, V rows of the
+            embedding or of the head; read only with ``args.head_bias="prior"``.
+        drawn_share: share of candidates, from 0 to below 1, that were drawn uniformly in the
+            headless run that made the model; read only with ``args.head_bias="prior"``.
         kwargs: passed on to `Trainer`.
 
     Raises:
@@ -79,8 +79,8 @@ class VanillaTrainer(PretrainingTrainer):
                     "head_bias is 'prior' but token_counts is None: pass counts of the training "
                     "tokens."
                 )
-            check_counts(token_counts, self.head.size)
-            self.head.start_bias(candidate_log_prior(token_counts, drawn_share))
+            counts = counts_of_head(token_counts, self.head.size, self.embedding.num_embeddings)
+            self.head.start_bias(candidate_log_prior(counts, drawn_share))
 
     def compute_loss(
         self,

@@ -148,6 +148,14 @@ def test_pushing_by_hand_saves_first(hub, tmp_path):
     assert set(repository.branches["next"]) == MODEL
 
 
+def test_a_push_does_not_silently_leave_a_repository_public(hub, tmp_path):
+    trainer = trainer_of(tmp_path / "run")
+    with pytest.raises(ValueError, match="private is True .* set hub_private_repo"):
+        trainer.push_to_hub(private=True)
+    trainer.push_to_hub(private=False)
+    assert hub.repositories["me/model"].messages
+
+
 def test_neither_checkpoints_nor_hidden_files_are_pushed(hub, tmp_path):
     pushes = pushes_of(tmp_path)
     pushes.push_run("all")

@@ -274,6 +274,13 @@ def test_value_by_hand(backend):
     )
 
 
+def test_weights_in_float64_do_not_widen_the_loss(backend):
+    hidden, targets = torch.eye(3)[[0, 1, 0, 2]], torch.tensor([0, 1, 1, 2])
+    log_weights = torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64)
+    loss = candidate_loss(hidden, targets, torch.eye(3), log_weights, backend=backend)
+    assert loss.dtype == torch.float32
+
+
 @pytest.mark.parametrize("rows", [K, 1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_one_token_repeated_has_the_floor_as_its_loss(backend, dtype, rows):

@@ -140,6 +140,7 @@ def test_a_row_keeps_its_masks_in_any_batch():
     assert torch.equal(content_seeds(ids[order], (5,)), seeds[order])
     assert torch.equal(torch.cat([content_seeds(row[None], (5,)) for row in ids]), seeds)
     assert torch.equal(content_seeds(padded, (5,), excluded), seeds)
+    assert torch.equal(content_seeds(ids.int(), (5,)), seeds)
     assert not (content_seeds(ids, (6,)) == seeds).any()
     inputs, labels = mask_tokens(ids, RULE, seeds)
     assert (inputs != ids).any()

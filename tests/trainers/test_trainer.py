@@ -357,6 +357,18 @@ def test_head_bias_starts_at_the_prior_and_is_trained(tmp_path, clm_tokenizer, d
         run.head.check_takes_prior()
 
 
+def test_the_head_bias_of_a_head_smaller_than_its_embedding(tmp_path, clm_tokenizer):
+    rows = len(clm_tokenizer) + 4
+    model = tiny_model("clm", rows, "vanilla", tie_word_embeddings=False)
+    model.lm_head = torch.nn.Linear(model.config.n_embd, len(clm_tokenizer), bias=False)
+    counts = torch.arange(1, rows + 1)
+    run = make_trainer(
+        tmp_path, model, [], PRIOR, token_counts=counts, processing_class=clm_tokenizer
+    )
+    bias = run.model.lm_head.bias
+    torch.testing.assert_close(bias.detach().exp(), log_prior(counts[:-4]).exp())
+
+
 def untied_trunk():
     return untie(tiny_model("clm"))
 
@@ -432,7 +444,7 @@ def test_what_is_saved_generates_with_a_cache(tmp_path, clm_tokenizer, head_bias
     (HeadlessTrainer, "headless", {}, {"token_counts": torch.arange(49)}, "token_counts has 49 .* 300 rows"),
     (HeadlessTrainer, "headless", {}, {"token_counts": torch.ones(300) / 300}, "pass .* int64 counts"),
     (VanillaTrainer, "vanilla", PRIOR, {"token_counts": torch.ones(300) / 300}, "pass .* int64 counts"),
-    (VanillaTrainer, "vanilla", PRIOR, {"token_counts": torch.arange(49)}, "token_counts has 49 .* 300 rows"),
+    (VanillaTrainer, "vanilla", PRIOR, {"token_counts": torch.arange(49)}, "token_counts has 49 .* 300 tokens"),
     (VanillaTrainer, "vanilla", PRIOR, {}, "head_bias is 'prior' but token_counts is None"),
     (VanillaTrainer, "vanilla", PRIOR, {"optimizers": (torch.optim.SGD([torch.ones(1)]), None)}, "made without"),
     (VanillaTrainer, "llama", PRIOR, {"token_counts": torch.ones(50).long()}, "does not end in a LayerNorm"),
