@@ -171,7 +171,8 @@ def write_classifier_card(
     if task.problem is REGRESSION:
         # A grid of benchmarks names one loss, which is that of its classes.
         loss = "squared_error"
-    is_pair = len(task.columns) > 1
+    # A candidate of COPA is one text, made of a row's columns.
+    is_pair = task.form != "copa" and len(task.columns) > 1
     tokenizer = run.model.tokenizer
     # A pipeline puts nothing between two texts, so the snippet has to.
     separator = ""

@@ -67,8 +67,8 @@ GRID_SETTINGS = (
 )
 # Fields of TrainingArguments that the command sets itself, with what it does instead.
 _INSTEAD = {
-    "eval_strategy eval_on_start eval_delay": "every epoch is scored",
-    "save_strategy enable_jit_checkpoint": (
+    "eval_strategy eval_steps eval_on_start eval_delay": "every epoch is scored",
+    "save_strategy save_steps save_total_limit enable_jit_checkpoint": (
         "a killed run starts over, and --save_models keeps the best epoch's model"
     ),
     "load_best_model_at_end metric_for_best_model greater_is_better": (

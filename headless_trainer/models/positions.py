@@ -22,11 +22,17 @@ POSITIONS_AFTER_PADDING = (
 
 
 def check_length(config: PreTrainedConfig, max_seq_length: int) -> None:
-    """Refuse rows longer than a model has positions."""
+    """Refuse rows longer than a model has positions.
+
+    Raises:
+        ValueError: names the model where its configuration was read: a command may have several.
+    """
     usable = usable_positions(config)
     if usable and max_seq_length > usable:
+        named = f" {config.name_or_path!r}" if config.name_or_path else ""
         raise ValueError(
-            f"max_seq_length is {max_seq_length} but the model has {usable} positions: lower it."
+            f"max_seq_length is {max_seq_length} but the model{named} has {usable} positions: set "
+            f"--max_seq_length {usable}, or less."
         )
 
 

@@ -5,6 +5,7 @@ which mark 10 % of equal models.
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -52,8 +53,14 @@ def mean_test(first: Sequence[float], second: Sequence[float], *, paired: bool) 
         discordant = _mcnemar(first_scores, second_scores)
         if discordant is not None:
             return float(discordant.pvalue)
-        return float(stats.ttest_rel(first_scores, second_scores).pvalue)
-    return float(stats.ttest_ind(first_scores, second_scores, equal_var=False).pvalue)
+    # scipy warns of scores that are nearly equal, with a line of its own code.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        if paired:
+            test = stats.ttest_rel(first_scores, second_scores)
+        else:
+            test = stats.ttest_ind(first_scores, second_scores, equal_var=False)
+    return float(test.pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -302,7 +302,7 @@ def test_a_fine_tuned_model_has_a_card(grid):
 
 @pytest.mark.parametrize(("task", "printed"), [
     ("cola", r"((un)?acceptable 0\.\d+\n){2}"), ("stsb", r"LABEL_0 -?\d+\.\d+\n"),
-    ("copa", r"LABEL_0 -?\d+\.\d+\n"),
+    ("copa", r"The glass broke because it (fell|was clean)\.\n"),
 ])  # fmt: skip
 def test_the_python_of_a_fine_tuned_models_card_runs_as_printed(grid, task, printed, monkeypatch):
     monkeypatch.chdir(grid.runs / task)
@@ -313,7 +313,7 @@ def test_the_python_of_a_fine_tuned_models_card_runs_as_printed(grid, task, prin
     with contextlib.redirect_stdout(output):
         exec(compile(code[0], task, "exec"), {})
     assert len(code) == 1 and re.fullmatch(printed, output.getvalue())
-    assert ('A second text."' in code[0]) == (task != "cola")
+    assert ('A second text."' in code[0]) == (task == "stsb")
 
 
 def test_results_of_all_kinds_are_told_apart_in_the_metadata(folder):

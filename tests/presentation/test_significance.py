@@ -65,6 +65,13 @@ def test_scores_without_spread_say_what_a_permutation_test_says(paired, count):
     assert mean_test([0.1 + 0.2, 0.3], [0.3, 0.3], paired=paired) == 1.0
 
 
+@pytest.mark.filterwarnings("error")
+def test_scores_that_are_nearly_equal_cause_no_warning():
+    nearly = [0.5, 0.5 + 2e-16]
+    assert mean_test(nearly, [0.4, 0.41], paired=False) < 0.2
+    assert mean_test([0.5, 0.6, 0.7], [0.4, 0.5, 0.6 + 1e-12], paired=True) < 0.01
+
+
 def test_holm_by_hand():
     # from the smallest: 4 x 0.005; 3 x 0.01; 2 x 0.03; then 1 x 0.04, which must not be below the
     # one before
