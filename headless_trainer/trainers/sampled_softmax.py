@@ -44,7 +44,7 @@ LARGEST_SHARE = 0.25
 TARGETS_SHARE = 1 / 16
 EXACT_EVERY = 8  # default number of steps from one exact step to the next
 # The probability of tokens that are never targets, and its largest growth without a warning.
-MASS = "unseen_token_mass"
+UNSEEN_MASS = "unseen_token_mass"
 GROWTH = 0.05
 
 logger = logging.getLogger(__name__)
@@ -148,11 +148,11 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         estimates.
         """
         self.prediction.renew()
-        pools_of_step = super().candidates_of_step(targets)
         divisor = self.divisor_of_predictions(targets)
         if self.is_exact_step:
             whole = NegativePool.of_vocabulary(self.head.size)
             return [((whole,), divisor)] * len(targets)
+        pools_of_step = super().candidates_of_step(targets)
         return [(pools, divisor) for pools, _divisor in pools_of_step]
 
     @property
@@ -176,15 +176,7 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
 
         @torch.compiler.disable  # new candidates in each step would cause a recompilation
         def loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-            if is_exact:
-                whole = self.head.all_within(weight)
-                self.prediction.observe(hidden, whole, bias, self.head.softcap)
-            if is_exact and self.sparse_rows is None:
-                vectors = whole  # what looking up every token would copy
-            else:
-                # Sparse updates need the look-up: its gradient is one of rows.
-                is_sparse = self.sparse_rows is not None
-                vectors = self.head.rows_within(weight, micro_batch.looked_up, is_sparse)
+            vectors = self._vectors(micro_batch.looked_up, hidden, weight, bias, is_exact)
             if bias is not None:
                 bias = bias[micro_batch.looked_up]
             parts = micro_batch.parts(hidden, vectors, bias)  # vectors (L, D), bias (L,)
@@ -197,6 +189,23 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
             self.window.add("exact_loss", loss, 0.0)
         return (loss, {"loss": loss}) if return_outputs else loss
 
+    def _vectors(
+        self, ids: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None, is_exact: bool
+    ) -> Tensor:
+        """Return the ``(L, D)`` vectors of ``(L,)`` candidates, inside the model's forward.
+
+        In an exact step they are all of the vocabulary, and their mean prediction is measured.
+        """
+        is_sparse = self.sparse_rows is not None
+        if is_exact:
+            whole = self.head.all_within(weight)
+            self.prediction.observe(hidden, whole, bias, self.head.softcap)
+            if not is_sparse:
+                # A look-up would copy them.
+                return whole
+        # Sparse updates need the look-up: its gradient is one of rows.
+        return self.head.rows_within(weight, ids, is_sparse)
+
     def log_step(self, step: Step) -> None:
         super().log_step(step)
         if self.is_exact_step:
@@ -205,7 +214,7 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         for name, mass in logs.items():
-            if not name.endswith(MASS):
+            if not name.endswith(UNSEEN_MASS):
                 # There is one for each evaluation set.
                 continue
             history = [earlier[name] for earlier in self.state.log_history if name in earlier]
@@ -228,7 +237,7 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         prior: Tensor | None,
     ) -> dict[str, Tensor]:
         scores = vocabulary_scores(hidden, target_ids, self.head, apart=self.unseen)
-        return {"loss": scores["cross_entropy"], "unseen_token_mass": scores.pop("apart")} | scores
+        return {"loss": scores["cross_entropy"], UNSEEN_MASS: scores.pop("apart")} | scores
 
 
 def _are_stored(rows: Any) -> bool:
