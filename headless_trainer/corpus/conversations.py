@@ -12,7 +12,7 @@ from datasets.fingerprint import Hasher
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from .encoding import DocumentEncoder
+from .encoding import DocumentEncoder, document_ends
 
 logger = logging.getLogger(__name__)
 
@@ -175,9 +175,8 @@ class ChatTemplate:
         except (TemplateError, TypeError, ValueError):
             # The rows may have another form, which the template can write.
             return None
-        ends = {self.tokenizer.eos_token_id, self.tokenizer.sep_token_id} - {None}
         ids = self.tokenizer(text, add_special_tokens=False).input_ids
-        inner_ends = ends.intersection(ids[:-1])
+        inner_ends = set(document_ends(self.tokenizer)).intersection(ids[:-1])
         if not inner_ends:
             return None
         return str(self.tokenizer.convert_ids_to_tokens(min(inner_ends)))

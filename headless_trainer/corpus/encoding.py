@@ -21,6 +21,16 @@ class Encoded(NamedTuple):
     doubled: int = 0  # documents that already had the token that the tokenizer adds there
 
 
+def document_ends(tokenizer: PreTrainedTokenizerBase | None) -> list[int]:
+    """Return the ids of the tokens that end a document: the sep and the eos token, if there are
+    such.
+
+    The ids of tokenized rows are found again by a hash of them in this order, repeats included.
+    """
+    ends = (getattr(tokenizer, "sep_token_id", None), getattr(tokenizer, "eos_token_id", None))
+    return [token for token in ends if token is not None]
+
+
 class DocumentEncoder:
     """Encodes documents as ``tokenizer(document)`` does, and makes sure that each is marked once.
 
@@ -32,8 +42,7 @@ class DocumentEncoder:
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.tokenizer = tokenizer
         self.eos_token_id = tokenizer.eos_token_id
-        ends = (tokenizer.sep_token_id, tokenizer.eos_token_id)
-        self.closing_ids = [token for token in ends if token is not None]
+        self.closing_ids = document_ends(tokenizer)
         self.backend = _backend(tokenizer)
         self.added_before, self.added_after = self._added_ids()
 

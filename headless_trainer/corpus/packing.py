@@ -28,7 +28,7 @@ from ..objective.masking import IGNORE_INDEX, LEARNED_MASKS
 from ..signals.workers import with_following_workers
 from .collator import LENGTHS, POSITIONS, positions_in_documents
 from .documents import BATCH_BYTES, DOCUMENTS_AT_ONCE, TextStream, batches_by_size
-from .encoding import DocumentEncoder, Encoded, is_at
+from .encoding import DocumentEncoder, Encoded, document_ends, is_at
 from .row_cache import ROWS_VERSION, cache_folder, find_or_write
 from .tokenization import id_count
 
@@ -493,48 +493,70 @@ def target_counts(
     a row or, with ``isolate``, of each document.
     """
     counts = np.zeros(num_embeddings, dtype=np.int64)
-    # Tokens that end a document, after which the next one begins.
-    ends: list[int] = []
-    if isolate:
-        ids_of_ends = (tokenizer.eos_token_id, tokenizer.sep_token_id)
-        ends = [end for end in ids_of_ends if end is not None]
     for columns, bounds in token_arrays(dataset):
-        # All arrays are ``(tokens,)``. The defaults of missing masks exclude no token.
-        ids = columns["input_ids"]
-        targets = columns.get("labels", ids)
-        predicted = targets != IGNORE_INDEX
-        for name in LEARNED_MASKS:
-            predicted &= columns.get(name, 1) != 0
-        if "labels" not in columns:
-            predicted &= columns.get("attention_mask", 1) != 0
-            if task == "mlm":
-                predicted &= columns.get("special_tokens_mask", 0) == 0
-                predicted &= ~np.isin(ids, tokenizer.all_special_ids)
+        targets = columns.get("labels", columns["input_ids"])
+        predicted = _learned(columns, task, tokenizer)
         if task == "clm":
-            # Nothing stands before the first token of a row, and so predicts it. A row without
-            # tokens has none, and its start is that of the next row.
-            starts = bounds[:-1]
-            has_tokens = np.diff(bounds) > 0
-            predicted[starts[has_tokens]] = False
-            positions = columns.get("position_ids", columns.get(POSITIONS))
-            has_positions = positions is not None
-            ended = np.zeros(len(ids), bool)
-            if has_positions:
-                # Position 0 begins a document, which the one before it does not predict.
-                predicted &= positions != 0
-            else:
-                ended |= np.isin(ids, ends)
-            # Padding predicts nothing. Labels leave it out themselves, but isolation without
-            # positions takes it for the end of a document.
-            if "labels" not in columns or (isolate and not has_positions):
-                ended |= columns.get("attention_mask", 1) == 0
-            predicted[1:] &= ~ended[:-1]
+            predicted &= _has_predecessor(columns, bounds, tokenizer, isolate)
         learned = targets[predicted]
         is_outside = (learned < 0) | (learned >= num_embeddings)
         if is_outside.any():
             raise id_without_row("train_dataset", learned[is_outside][0], num_embeddings)
         counts += np.bincount(learned, minlength=num_embeddings)
     return torch.from_numpy(counts)
+
+
+def _learned(
+    columns: dict[str, np.ndarray], task: str, tokenizer: PreTrainedTokenizerBase
+) -> np.ndarray:
+    """Return which tokens of ``(tokens,)`` columns no mask leaves out, ``(tokens,)``."""
+    ids = columns["input_ids"]
+    is_learned = columns.get("labels", ids) != IGNORE_INDEX
+    # The defaults of missing masks exclude no token.
+    for name in LEARNED_MASKS:
+        is_learned &= columns.get(name, 1) != 0
+    if "labels" in columns:
+        # They leave out padding and special tokens themselves.
+        return is_learned
+    is_learned &= columns.get("attention_mask", 1) != 0
+    if task == "mlm":
+        is_learned &= columns.get("special_tokens_mask", 0) == 0
+        is_learned &= ~np.isin(ids, tokenizer.all_special_ids)
+    return is_learned
+
+
+def _has_predecessor(
+    columns: dict[str, np.ndarray],
+    bounds: np.ndarray,
+    tokenizer: PreTrainedTokenizerBase,
+    isolate: bool,
+) -> np.ndarray:
+    """Return before which tokens of ``(tokens,)`` columns one stands that predicts them,
+    ``(tokens,)``.
+
+    ``bounds`` ``(rows + 1,)`` are the starts of the rows and the end. With ``isolate`` a document
+    does not predict the one behind it.
+    """
+    ids = columns["input_ids"]
+    predicted = np.ones(len(ids), bool)
+    # A row without tokens has no first one, and its start is that of the next row.
+    starts = bounds[:-1]
+    has_tokens = np.diff(bounds) > 0
+    predicted[starts[has_tokens]] = False
+    positions = columns.get("position_ids", columns.get(POSITIONS))
+    has_positions = positions is not None
+    predicts_nothing = np.zeros(len(ids), bool)
+    if has_positions:
+        # Position 0 begins a document, which the one before it does not predict.
+        predicted &= positions != 0
+    elif isolate:
+        predicts_nothing |= np.isin(ids, document_ends(tokenizer))
+    # Padding predicts nothing. Labels leave it out themselves, but isolation without positions
+    # takes it for the end of a document.
+    if "labels" not in columns or (isolate and not has_positions):
+        predicts_nothing |= columns.get("attention_mask", 1) == 0
+    predicted[1:] &= ~predicts_nothing[:-1]
+    return predicted
 
 
 def id_without_row(name: str, token_id: int, num_embeddings: int) -> ValueError:

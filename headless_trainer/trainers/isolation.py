@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.integrations import is_deepspeed_zero3_enabled
 
+from ..corpus.encoding import document_ends
 from ..models.padding_row import first_position
 from ..models.trunk import input_embedding, set_for_probe
 from ..objective.masking import document_bounds, document_mask, document_positions
@@ -40,10 +41,7 @@ class DocumentIsolation:
     """
 
     def __init__(self, task: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
-        ends = {
-            getattr(tokenizer, "eos_token_id", None),
-            getattr(tokenizer, "sep_token_id", None),
-        } - {None}
+        ends = document_ends(tokenizer)
         if not ends:
             raise ValueError(
                 "isolate_documents is True but the tokenizer has no eos or sep token to end a "
@@ -51,7 +49,7 @@ class DocumentIsolation:
             )
         self.task = task
         self.model = model
-        self.ends = torch.tensor(sorted(ends))
+        self.ends = torch.tensor(sorted(set(ends)))
         if task == "mlm":
             self._check_takes_pairs()
             self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
