@@ -124,7 +124,9 @@ def make_step(
     shares = token_shares(vocab_size)
     if pool_size is not None:
         # Pools are full from the first step on.
-        trainer.pools.earlier.ids = torch.multinomial(shares, pool_size, True, generator=generator)
+        trainer.pools.further_targets.ids = torch.multinomial(
+            shares, pool_size, True, generator=generator
+        )
     prepare(trainer)
     sizes_of_pools = []
 

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from unittest import mock
 
 from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg, string_to_bool
@@ -463,5 +462,20 @@ def choose_precision(args: TrainingArguments) -> None:
         args.fp16 = has_gpu and not args.bf16
 
 
-# Changes settings for a method of `Trainer` that reads them with another meaning.
-with_settings = mock.patch.multiple
+@contextmanager
+def with_settings(owner: Any, **settings: Any) -> Iterator[None]:
+    """Change settings of ``owner``, such as training arguments, and change them back afterwards.
+
+    It is for methods of the library that read a setting with another meaning.
+
+    Raises:
+        AttributeError: for a name that ``owner`` does not have.
+    """
+    before = {name: getattr(owner, name) for name in settings}
+    for name, value in settings.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)

@@ -82,7 +82,7 @@ class ExactNowAndThen(HeadlessTrainer):
 
 
 class FrequencyDraws:
-    """Stands in for `RecentTargets`: draws targets by their counts, with replacement.
+    """`FurtherTargets` that are drawn by their counts so far, with replacement.
 
     Args:
         token_counts: ``(V,)`` int64 counts of the targets so far, which training updates in place.
@@ -113,4 +113,4 @@ class DrawnByFrequency(HeadlessTrainer):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.pools.earlier = FrequencyDraws(self.token_counts, self.args.seed)
+        self.pools.further_targets = FrequencyDraws(self.token_counts, self.args.seed)

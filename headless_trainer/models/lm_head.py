@@ -225,9 +225,9 @@ def warn_of_dropped_head(trunk: PreTrainedModel, name: str | None) -> bool:
 
     Return whether it gets one.
     """
-    dead_end = _has_no_free_head(trunk)
+    gets_free_head = _has_free_head(trunk)
     after = "headless-trainer lm-head then gives it a free head"
-    if dead_end:
+    if not gets_free_head:
         after = (
             "it cannot have a free head: fine-tune one afterwards (headless-trainer lm-head --init "
             "embeddings --do_train)"
@@ -239,36 +239,37 @@ def warn_of_dropped_head(trunk: PreTrainedModel, name: str | None) -> bool:
             name,
             after,
         )
-    elif dead_end:
+    elif not gets_free_head:
         logger.warning(
             "%s has no place for log q, so %s, or use sampled_softmax.", type(trunk).__name__, after
         )
-    return not dead_end
+    return gets_free_head
 
 
-def _has_no_free_head(trunk: PreTrainedModel) -> bool:
-    """Return whether `attach_lm_head` refuses trunks of this architecture with ``prior``."""
+def _has_free_head(trunk: PreTrainedModel) -> bool:
+    """Return whether `attach_lm_head` takes trunks of this architecture with ``prior``."""
     model_class = _language_model_class(trunk.config)
     if model_class is None:
-        return True
-    if is_deepspeed_zero3_enabled():  # weights are not whole before the first forward
         return False
+    if is_deepspeed_zero3_enabled():
+        # Weights are not whole before the first forward, so `attach_lm_head` has to find out.
+        return True
     with torch.device("meta"):  # no weights
         model = model_class._from_config(copy.deepcopy(trunk.config))
+    if model.base_model is model:
+        # Llama 4 names no part below its head.
+        return False
     head = model.get_output_embeddings()
     last = last_layer_norm(trunk)
     layers = _layers_between(model, head)
     has_weights = any(list(layer.parameters()) for layer in layers)
-    if model.base_model is model:
-        # Llama 4 names no part below its head.
-        return True
     if has_weights and _transform(layers, last) is None:
         # `_pass_through` cannot set these layers, so their weights would stay random.
+        return False
+    if getattr(head, "bias", None) is not None:
         return True
     # Without a bias in the head, log q must be folded into the LayerNorm that the head reads.
-    if getattr(head, "bias", None) is not None:
-        return False
-    return has_weights or last is None or last.bias is None
+    return not has_weights and last is not None and last.bias is not None
 
 
 def _language_model_class(config: PreTrainedConfig) -> Any:

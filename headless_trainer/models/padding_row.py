@@ -16,9 +16,11 @@ def may_be_token(padding_id: int | None, tokenizer) -> bool:
     """Return whether texts may contain the padding id, so that its row needs a vector: not if a
     tokenizer only pads with it.
     """
-    # For a tokenizer that pads with another id, or with none, this id is one like any other.
-    if padding_id is None or getattr(tokenizer, "pad_token_id", None) != padding_id:
-        return padding_id is not None
+    if padding_id is None:
+        return False
+    if getattr(tokenizer, "pad_token_id", None) != padding_id:
+        # For a tokenizer that pads with another id, or with none, this id is one like any other.
+        return True
     roles = ("bos", "eos", "sep", "cls", "unk", "mask")
     return padding_id in [getattr(tokenizer, f"{role}_token_id", None) for role in roles]
 

@@ -76,9 +76,13 @@ def write_run_report(runs: Sequence[str], output_dir: str | Path) -> list[str]:
         "tables": [_held_out_table(axis, *ranked[axis]) for axis in ranked],
     }
     axes = AXES if ranked else ()
-    held_out |= _picture(folder / "held_out.png", configurations, axes, columns=2)
+    held_out |= _picture(
+        folder / "held_out.png", configurations, _charts(held_out=True), axes, columns=2
+    )
     training = {"title": "Training", "tables": [_runs_table(configurations)]}
-    training |= _picture(folder / "training.png", configurations, [TOKENS], columns=3)
+    training |= _picture(
+        folder / "training.png", configurations, _charts(held_out=False), [TOKENS], columns=3
+    )
     sections = [held_out, training]
     differing = _settings_rows(configurations)
     if differing:
@@ -232,23 +236,31 @@ def _settings_rows(configurations: Configurations) -> list[list[str]]:
 # Pictures -------------------------------------------------------------------------------------
 
 
+def _charts(*, held_out: bool) -> list[Chart]:
+    """Return the charts of held-out figures, or those of training."""
+    charts = [
+        measure.chart for measure in MEASURES if measure.chart and measure.is_held_out == held_out
+    ]
+    # Several measures may share one.
+    return list(dict.fromkeys(charts))
+
+
 def _picture(
-    path: Path, configurations: Configurations, axes: Iterable[str], *, columns: int
+    path: Path,
+    configurations: Configurations,
+    charts: Iterable[Chart],
+    axes: Iterable[str],
+    *,
+    columns: int,
 ) -> dict:
     """Draw charts into a file, and return what the page's section has of them.
 
-    ``held_out.png`` shows the held-out figures, any other file those of training. The section has
-    the picture in base64 and the ``notes`` under it; it is empty if no run logged a figure.
+    The section has the picture in base64 and the ``notes`` under it; it is empty if no run logged a
+    figure of the charts.
     """
-    shows_held_out = path.stem == "held_out"
-    charts = [
-        measure.chart
-        for measure in MEASURES
-        if measure.chart and measure.is_held_out == shows_held_out
-    ]
     panels = []
     notes = []
-    for chart in dict.fromkeys(charts):
+    for chart in charts:
         for axis in axes:
             panel = _panel(chart, axis, configurations)
             if panel.series:

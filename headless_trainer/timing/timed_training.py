@@ -332,7 +332,7 @@ def fill_pools(trainer: Any, tokenizer: PreTrainedTokenizerBase) -> None:
 
     A turn is too short to collect them, and its rows, which repeat, have too few distinct tokens.
     """
-    earlier = trainer.pools.earlier
+    earlier = trainer.pools.further_targets
     assert isinstance(earlier, RecentTargets)
     if earlier.capacity:
         (targets,) = draw_rows(1, earlier.capacity, tokenizer)

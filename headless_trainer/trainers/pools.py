@@ -16,7 +16,6 @@ from torch import Tensor
 
 from ..arguments import HeadlessTrainingArguments
 from ..objective.negatives import (
-    DrawnTargets,
     NegativePool,
     RecentTargets,
     draw_uniform,
@@ -45,6 +44,22 @@ class Draws(Protocol):
 
     def load(self, checkpoint: str) -> None:
         """Resume from a checkpoint."""
+
+
+class FurtherTargets(Protocol):
+    """Tops up the pool of a batch that has few targets.
+
+    Attributes:
+        ids: ``(H,)`` int64, what it keeps from step to step and a checkpoint holds; may be empty.
+    """
+
+    ids: Tensor
+
+    def top_up(self, amount: int, step: int) -> Tensor:
+        """Return up to ``amount`` targets for a step."""
+
+    def add(self, targets: NegativePool, generator: torch.Generator) -> None:
+        """Take notice of the targets of a step."""
 
 
 class UniformDraws:
@@ -84,8 +99,9 @@ class CandidatePools:
         pool_size: most targets in the pool of a micro-batch, or None; up to ``args.pool_size`` it
             may change from step to step.
         least_targets: number up to which a pool is topped up; by default also ``args.pool_size``.
-        earlier: what tops up a pool: targets of earlier steps, with ``negatives="world"`` of all
-            processes and otherwise of this one, or targets that are drawn by their frequency.
+        further_targets: what tops up a pool: targets of earlier steps, with ``negatives="world"``
+            of all processes and otherwise of this one, or targets that are drawn by their
+            frequency.
     """
 
     def __init__(
@@ -101,7 +117,7 @@ class CandidatePools:
         self.draws: Draws = UniformDraws(args.sampled_negatives or 0, vocab_size, args.seed)
         self.pool_size = args.pool_size
         self.least_targets = args.pool_size or 0
-        self.earlier: RecentTargets | DrawnTargets = RecentTargets(args.pool_size or 0)
+        self.further_targets: FurtherTargets = RecentTargets(args.pool_size or 0)
 
     def __call__(self, targets: list[Tensor], step: int, remember: bool) -> PoolsOfStep:
         """Return pools and divisor of each micro-batch of a step.
@@ -148,7 +164,7 @@ class CandidatePools:
         return [((pool,), divisor or 1)] * len(targets)
 
     def _remember(self, targets: NegativePool, step: int) -> None:
-        self.earlier.add(targets, generator_of_step(self.args.seed, step))
+        self.further_targets.add(targets, generator_of_step(self.args.seed, step))
 
     def _over_processes(self, pool: NegativePool) -> NegativePool:
         """Merge the pools of all processes: every process already has the vectors of their ids."""
@@ -178,7 +194,7 @@ class CandidatePools:
         missing = self.least_targets - pool.targets
         if missing <= 0:
             return pool
-        return pool.with_targets(self.earlier.top_up(missing, step))
+        return pool.with_targets(self.further_targets.top_up(missing, step))
 
     # Checkpoints ------------------------------------------------------------------------------
 
@@ -190,11 +206,11 @@ class CandidatePools:
         if not self.args.pool_size:
             return
         path = checkpoint / RECENT_NAME.format(self.args.process_index)
-        save_file({"ids": self.earlier.ids.contiguous()}, path)
+        save_file({"ids": self.further_targets.ids.contiguous()}, path)
 
     def load(self, checkpoint: str) -> None:
         """Resume from a checkpoint; one of a run without ``pool_size`` holds no earlier targets."""
         self.draws.load(checkpoint)
         path = Path(checkpoint, RECENT_NAME.format(self.args.process_index))
         if path.is_file() and self.args.pool_size:
-            self.earlier.ids = load_file(path)["ids"][-self.args.pool_size :]
+            self.further_targets.ids = load_file(path)["ids"][-self.args.pool_size :]

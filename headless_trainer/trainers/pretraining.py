@@ -118,6 +118,22 @@ PRIVATE_OVERRIDES = (
 )
 
 
+def check_library() -> None:
+    """Refuse a version of transformers that would not call one of our overrides.
+
+    Its checkpoints would lack parts.
+
+    Raises:
+        RuntimeError: with the method that is missing.
+    """
+    gone = [name for name in PRIVATE_OVERRIDES if not hasattr(Trainer, name)]
+    if gone:
+        raise RuntimeError(
+            f"transformers {transformers.__version__} has no Trainer.{gone[0]}: install a tested "
+            "one (constraints.txt)."
+        )
+
+
 def _has_equal_candidates(logs: dict[str, float]) -> bool:
     """Return whether the losses of equal scores and of perfect ones are the same in a log."""
     if "random_guess_loss" not in logs:  # of an objective that does not log it
@@ -184,19 +200,8 @@ class PretrainingTrainer(Trainer):
         refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
         if not isinstance(args, HeadlessTrainingArguments):
             raise ValueError(f"args must be HeadlessTrainingArguments, got {type(args).__name__}.")
-        gone = [name for name in PRIVATE_OVERRIDES if not hasattr(Trainer, name)]
-        if gone:
-            raise RuntimeError(  # nothing would call our override, so checkpoints would lack parts
-                f"transformers {transformers.__version__} has no Trainer.{gone[0]}: install a "
-                "tested one (constraints.txt)."
-            )
-        if args.objective != self.objective:
-            raise ValueError(
-                f"args.objective is {args.objective!r} but {type(self).__name__} trains "
-                f"{self.objective!r}: pass "
-                f'HeadlessTrainingArguments(objective="{self.objective}"), or use the trainer of '
-                "that objective."
-            )
+        check_library()
+        self._check_objective(args)
         args, settings = self._own_arguments(args, model, checked, kwargs.get("eval_dataset"))
         assert args.task is not None
         self.task = args.task
@@ -211,9 +216,9 @@ class PretrainingTrainer(Trainer):
         self.make_targets = checked.make_targets
         self.head = self.head_class(inner)
         self.head.attach(args)
-        collate = (
-            WithoutTexts(data_collator) if data_collator else PaddingCollator(processing_class)
-        )
+        collate: Callable = PaddingCollator(processing_class)
+        if data_collator:
+            collate = WithoutTexts(data_collator)
         # Without a length, transformers cannot tell where an epoch ends.
         if not hasattr(kwargs.get("train_dataset") or (), "__len__"):
             refuse(args, STREAM)
@@ -254,6 +259,15 @@ class PretrainingTrainer(Trainer):
                 self.add_callback(callback)
         # Before the others, so that it does not time them.
         self.callback_handler.callbacks.insert(0, self.window)
+
+    def _check_objective(self, args: HeadlessTrainingArguments) -> None:
+        if args.objective != self.objective:
+            raise ValueError(
+                f"args.objective is {args.objective!r} but {type(self).__name__} trains "
+                f"{self.objective!r}: pass "
+                f'HeadlessTrainingArguments(objective="{self.objective}"), or use the trainer of '
+                "that objective."
+            )
 
     def _own_arguments(
         self,
@@ -900,6 +914,21 @@ class PretrainingTrainer(Trainer):
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
     ) -> TrainOutput:
+        """Train as `Trainer.train` does, or go on from a checkpoint exactly as if never stopped.
+
+        Args:
+            resume_from_checkpoint: a folder; True or ``"last"`` for the last whole checkpoint in
+                ``args.output_dir``, and ``"auto"`` for that one if there is any.
+
+        Returns:
+            The last step and the mean loss; the loss is nan if nothing was left to train.
+
+        Raises:
+            ValueError: if the checkpoint belongs to another run, the rows fill no batch, or
+                nothing is trained.
+            FloatingPointError: if a loss or a gradient is not finite.
+            ReadingError: if rows can no longer be read; the run can be resumed.
+        """
         # It may have been set to another.
         self.args.output_dir = os.path.abspath(self.args.output_dir)
         check_anything_is_trained(self.model)

@@ -7,7 +7,6 @@ counts and totals, which the trainer holds.
 import logging
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -176,19 +175,22 @@ def counts_beside(
     revision = getattr(model.config, "_commit_hash", None)
     if not source:
         return counts, {}
-    with suppress(FileNotFoundError):
+    try:
         saved, totals = load_token_counts(source, **{**hub_arguments, "revision": revision})
-        # The head of `attach_lm_head`, which another objective trains, is on a copy of the trunk.
-        if objective.trains_trunk and not any(map(was_read, model.parameters())):
-            logger.warning(
-                "The weights of the model were not read by from_pretrained, so the run does not go "
-                "on from the token counts in %r: pass token_counts if they belong to the model.",
-                source,
-            )
-            return counts, {}
-        was_headless = bool(totals.get(CANDIDATES[0]))  # which only headless training has
-        if was_headless or not objective.trains_trunk:
-            counts[: len(saved)] = saved[:rows]
-        if objective.trains_trunk:
-            return counts, totals
-    return counts, {}
+    except FileNotFoundError:
+        return counts, {}
+    # The head of `attach_lm_head`, which another objective trains, is on a copy of the trunk.
+    if objective.trains_trunk and not any(map(was_read, model.parameters())):
+        logger.warning(
+            "The weights of the model were not read by from_pretrained, so the run does not go on "
+            "from the token counts in %r: pass token_counts if they belong to the model.",
+            source,
+        )
+        return counts, {}
+    was_headless = bool(totals.get(CANDIDATES[0]))  # which only headless training has
+    if objective.trains_trunk and not was_headless:
+        # The counts of another objective are of other negatives.
+        return counts, totals
+    counts[: len(saved)] = saved[:rows]
+    # The totals of a trunk are continued; a head's own training begins.
+    return counts, totals if objective.trains_trunk else {}

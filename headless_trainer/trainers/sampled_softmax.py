@@ -107,7 +107,7 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         self.unseen = (token_counts == 0).to(self.args.device)
         self.frequency = log_prior(token_counts).exp()
         self.prediction = MeanPrediction(self.head.size, self.sum_over_processes)
-        self.pools.earlier = DrawnTargets(self.frequency, self.args.seed)
+        self.pools.further_targets = DrawnTargets(self.frequency, self.args.seed)
         if self.args.pool_size is None:
             self.pools.least_targets = int(TARGETS_SHARE * self.head.size)
         self.pools.draws = PredictedDraws(

@@ -69,7 +69,7 @@ def test_an_exact_step_is_the_softmax_with_the_frequencies_as_a_bias(study, tmp_
 def test_draws_by_frequency_fill_a_pool_with_tokens_that_were_targets(study, tmp_path):
     run, logs = trained(study, tmp_path, "DrawnByFrequency", pool_size=500)
     assert [log["pool_size"] for log in logs] == [36, 500, 500, 500]
-    drawn = run.pools.earlier.top_up(20_000, 4)
+    drawn = run.pools.further_targets.top_up(20_000, 4)
     shares = drawn.bincount(minlength=VOCAB) / 20_000
     expected = run.token_counts / run.token_counts.sum()
     torch.testing.assert_close(shares, expected, rtol=0, atol=0.01)

@@ -104,7 +104,7 @@ def test_each_objective_takes_its_turn(name, task):
 def test_pools_are_as_full_as_in_training_from_the_first_step(tmp_path, name, earlier):
     argv = [*NEW_DECODER, *SMALL_STEPS, "--pool_size", "100"]
     trainer = timed_training.make_trainer(request_for(name, "clm", argv), str(tmp_path))
-    assert len(trainer.pools.earlier.ids) == earlier
+    assert len(trainer.pools.further_targets.ids) == earlier
 
 
 def test_texts_are_not_read_with_the_stand_in_of_a_tokenizer(text_file):

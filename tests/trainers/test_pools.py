@@ -328,7 +328,7 @@ def test_a_resumed_run_tops_up_with_the_targets_of_before(tmp_path, settings):
     } | settings  # fmt: skip
     whole, resumed = assert_resumes(lambda folder: trainer(folder, **settings), tmp_path, 3)
     assert whole.state.log_history[3]["pool_size"] == 90 + settings.get("sampled_negatives", 0)
-    assert torch.equal(whole.pools.earlier.ids, resumed.pools.earlier.ids)
+    assert torch.equal(whole.pools.further_targets.ids, resumed.pools.further_targets.ids)
 
 
 def test_a_candidate_matrix_is_topped_up(tmp_path):
@@ -343,9 +343,9 @@ def test_a_loss_outside_training_is_not_remembered(tmp_path):
     run = trainer(tmp_path, pool_size=72, max_steps=1)
     batch = run.data_collator(ROWS[:4])
     run.compute_loss(run.model, batch)
-    assert run.pools.earlier.ids.tolist() == []
+    assert run.pools.further_targets.ids.tolist() == []
     run.train()
-    assert len(run.pools.earlier.ids) == 36
+    assert len(run.pools.further_targets.ids) == 36
 
 
 def test_sampled_softmax_expects_the_targets_that_top_up(tmp_path):
@@ -387,7 +387,7 @@ def _resumed_process(rank: int, folder: str, settings: dict) -> None:
             for logs in run.state.log_history
             if "pool_size" in logs
         ]
-        results[name] = logs, run.pools.earlier.ids, run.model.state_dict()
+        results[name] = logs, run.pools.further_targets.ids, run.model.state_dict()
     torch.save(results, f"{folder}/results-{rank}.pt")
 
 
