@@ -86,7 +86,7 @@ def candidates(targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     pool = NegativePool.from_targets(targets)
     # Padded for all methods, as a training on a GPU does.
-    missing = -len(pool) % losses.MULTIPLE["cuda"]
+    missing = -len(pool) % losses.CANDIDATE_MULTIPLE["cuda"]
     ids = F.pad(pool.ids, (0, missing))
     log_counts = F.pad(pool.log_counts(torch.float64), (0, missing), value=-math.inf)
     return pool.index_of(targets), ids, log_counts

@@ -15,9 +15,10 @@ class Head(Protocol):
     """Scores token x for the output o: ``cap(scale(x) * o . w(x) + b(x))``.
 
     `CandidateHead` scores with the input embedding or a candidate matrix, `VocabularyHead` with the
-    vocabulary projection of a language model. Evaluation, sparse rows, saving and the free head
-    know no more of a head than this. Another score is a subclass of one of the two, given to a
-    trainer as its ``head_class``. A factor for each token is part of what `vectors` returns. A
+    vocabulary projection of a language model. Evaluation, sparse rows and saving know no more of a
+    head than this; the free head also reads the tables of a `CandidateHead`, and the losses of
+    language models those of a `VocabularyHead`. Another score is a subclass of one of the two,
+    given to a trainer as its ``head_class``. A factor for each token is part of what `vectors` returns. A
     `VocabularyHead` has it as ``token_scale``: the losses of language models are computed inside
     their forward (`VocabularyHead.within`), where a distributed wrapper has whole weights.
 

@@ -22,10 +22,11 @@ NO_TARGET = torch.iinfo(torch.int64).min
 # cost more calls. On an H100, 65,536 targets of width 768 take 0.44 times as long in chunks of 256
 # MiB as in those of 32, 0.95 times as long as in 128.
 CHUNK_ELEMENTS = {"cpu": 2**23, "cuda": 2**26}
+# Fewer rows would make the products slow, so the chunks of a very large vocabulary are larger.
 MIN_CHUNK_ROWS = 256
 # Candidates are padded to a multiple, for aligned rows of scores: on an H100, 3,292 candidates took
 # 2.8 ms and 3,125 took 3.8.
-MULTIPLE = {"cuda": 8}
+CANDIDATE_MULTIPLE = {"cuda": 8}
 
 
 def cwt_loss(
@@ -107,7 +108,7 @@ def candidate_loss(
             weight in the other rows: the exact softmax has it once too, so an estimate of that is
             closer.
     """
-    missing = -len(candidates) % MULTIPLE.get(hidden.device.type, 1)
+    missing = -len(candidates) % CANDIDATE_MULTIPLE.get(hidden.device.type, 1)
     if missing:
         # Of weight 0, they change neither the loss nor a gradient.
         candidates = F.pad(candidates, (0, 0, 0, missing))

@@ -24,7 +24,7 @@ from ..objective.negatives import NegativePool
 from .data_loading import COUNTS
 from .step import predictions
 
-CHUNK_ELEMENTS = 2**25  # scores held at once, in elements: 128 MiB of float32
+SCORES_AT_ONCE = 2**25  # 128 MiB of float32
 # Tokens whose vectors are looked up at once. With a sharded embedding (ZeRO-3, FSDP2) every process
 # takes part in each look-up, so the number of look-ups must not depend on how many predictions a
 # process has.
@@ -54,7 +54,7 @@ def pool_scores(
     candidates, candidate_bias = head.vectors(pool.ids).float(), head.bias(pool.ids)
     targets, target_bias = head.vectors(target_ids).float(), head.bias(target_ids)
     log_counts = pool.log_counts()
-    rows = max(1, CHUNK_ELEMENTS // max(1, len(pool)))
+    rows = max(1, SCORES_AT_ONCE // max(1, len(pool)))
     loss = []
     correct = []
     # At least one chunk, so that no prediction at all has an empty result.
@@ -114,7 +114,7 @@ def vocabulary_scores(
         ids = torch.arange(start, min(start + VOCABULARY_BLOCK, head.size), device=hidden.device)
         vectors = head.vectors(ids).float()  # (n, D)
         bias = head.bias(ids)  # (n,)
-        height = max(1, CHUNK_ELEMENTS // len(ids))
+        height = max(1, SCORES_AT_ONCE // len(ids))
         for first in range(0, len(hidden), height):
             chunk = slice(first, first + height)
             plain = projected_scores(hidden[chunk], vectors, bias, head.softcap)  # (height, n)

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from ..objective.losses import projected_scores
 from ..objective.negatives import NegativePool, TokenDistribution, generator_of_step
+from .evaluation import SCORES_AT_ONCE
 
 FILE_NAME = "mean_prediction.safetensors"  # in a checkpoint
 UNIFORM_SHARE = 0.1  # of the draws, so that no token is out of reach
 MOST_POSITIONS = 1024  # measured in one forward: a measurement costs a product of these with V
-CHUNK_ELEMENTS = 2**25  # probabilities held at once: 128 MiB of float32
 # Weight of the newest measurement, once there were several: their mean covers more texts, and the
 # model changes slowly.
 NEWEST_SHARE = 0.25
@@ -65,7 +65,7 @@ class MeanPrediction:
         total = hidden.new_zeros(vocab_size + 1, dtype=torch.float32)
         stride = max(1, -(-len(hidden) // MOST_POSITIONS))
         chosen = hidden[::stride]
-        height = max(1, CHUNK_ELEMENTS // vocab_size)
+        height = max(1, SCORES_AT_ONCE // vocab_size)
         for rows in chosen.split(height):
             scores = projected_scores(rows, weight, bias, softcap)
             total[:-1] += scores.softmax(-1).sum(0)

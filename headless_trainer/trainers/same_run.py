@@ -284,6 +284,7 @@ def _rows_of_a_pool(
 
 def _settings_of(args: HeadlessTrainingArguments, facts: dict[str, Any]) -> dict[str, Any]:
     """Return the settings and facts of a run as a checkpoint has them, to be compared."""
+    # Only lm-head has this argument, and its checkpoints may be compared with runs of others.
     settings: dict[str, Any] = {"freeze_trunk": False}
     for name, value in vars(args).items():
         settings[name] = getattr(value, "value", value)

@@ -147,7 +147,7 @@ def test_sampled_softmax_is_every_candidate_written_out(
 
     ``once``: in its own row, a target is a single term, whatever was expected of it.
     """
-    monkeypatch.setitem(losses.MULTIPLE, "cpu", padded_to)
+    monkeypatch.setitem(losses.CANDIDATE_MULTIPLE, "cpu", padded_to)
     data = problem()
     pool = NegativePool.from_targets(data.targets).with_drawn(data.extra)
     columns = torch.cat([data.targets, data.extra])

@@ -21,7 +21,7 @@ K, D, V = 23, 6, 31
     ids=lambda sizes: f"chunks_of_{sizes}",
 )
 def chunks(request, monkeypatch) -> None:
-    monkeypatch.setattr(evaluation, "CHUNK_ELEMENTS", request.param[0])
+    monkeypatch.setattr(evaluation, "SCORES_AT_ONCE", request.param[0])
     monkeypatch.setattr(evaluation, "VOCABULARY_BLOCK", request.param[1])
 
 
