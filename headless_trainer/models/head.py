@@ -18,9 +18,11 @@ class Head(Protocol):
     vocabulary projection of a language model. Evaluation, sparse rows and saving know no more of a
     head than this; the free head also reads the tables of a `CandidateHead`, and the losses of
     language models those of a `VocabularyHead`. Another score is a subclass of one of the two,
-    given to a trainer as its ``head_class``. A factor for each token is part of what `vectors` returns. A
-    `VocabularyHead` has it as ``token_scale``: the losses of language models are computed inside
-    their forward (`VocabularyHead.within`), where a distributed wrapper has whole weights.
+    given to a trainer as its ``head_class``.
+
+    A factor for each token is part of what `vectors` returns. A `VocabularyHead` has it as
+    ``token_scale``: the losses of language models are computed inside their forward
+    (`VocabularyHead.within`), where a distributed wrapper has whole weights.
 
     Attributes:
         size: V.

@@ -108,6 +108,8 @@ def candidate_loss(
             weight in the other rows: the exact softmax has it once too, so an estimate of that is
             closer.
     """
+    # Wider weights would widen the loss.
+    log_weights = log_weights.to(wide_dtype(torch.promote_types(hidden.dtype, candidates.dtype)))
     missing = -len(candidates) % CANDIDATE_MULTIPLE.get(hidden.device.type, 1)
     if missing:
         # Of weight 0, they change neither the loss nor a gradient.
