@@ -29,6 +29,7 @@ from findings.records import (
     share_to_match,
 )
 from findings.statements import (
+    encoder_with_drawn_targets,
     exact_steps_of_encoders_change_nothing_clearly,
     other_pools_differ_in_sign_alone,
 )
@@ -256,6 +257,7 @@ def do_other_pools_do_better() -> Card:
     recent = results("studies/results/recipe_roformer_longest_pools")[ENCODER_WITH_POOLS]
     others = dict(results("studies/results/recipe_roformer_pool_variants"))
     others |= results("studies/results/recipe_roformer_exact_steps")
+    others[ENCODER_WITH_DRAWN_TARGETS] = encoder_with_drawn_targets()
     rows = [
         (
             "targets of recent steps",
@@ -320,6 +322,7 @@ def do_other_pools_do_better() -> Card:
         "[level](do_growing_pools_help_decoders.md) with those of one size.",
         records=(
             "studies/results/recipe_roformer_pool_variants",
+            "studies/results/recipe_roformer_drawn_third",
             "studies/results/recipe_roformer_exact_steps",
             "studies/results/recipe_roformer_longest_pools",
         ),

@@ -31,6 +31,7 @@ from findings.statements import (
     balanced_is_better_but_not_steadier,
     balanced_is_steadier_but_not_better,
     decay_helps_headless_and_harms_vanilla,
+    drawn_targets_are_worse_but_not_clearly,
     epsilon_halves_the_gain,
     everything_is_slower_without_avx512,
     exact_forgets_at_a_high_rate,
@@ -783,6 +784,12 @@ RECIPES = {
         "There is no clear difference. Drawn targets have the higher perplexity in both "
         "pretrainings, and growing pools the lower one in all three.",
         other_pools_differ_in_sign_alone,
+    ),
+    "recipe_roformer_drawn_third": Record(
+        "How does a third encoder end whose pools are topped up with drawn targets?",
+        "Its perplexity is higher than with recent targets, as in the two earlier pretrainings. "
+        "Over all three there is no clear difference.",
+        drawn_targets_are_worse_but_not_clearly,
     ),
     "recipe_roformer_exact_steps": Record(
         "Does an exact step now and then help encoders with larger pools?",

@@ -171,6 +171,18 @@ def of_seeds(recipe: dict, key: str, seeds: list[int]) -> list[float]:
     return [by_seed[seed] for seed in seeds]
 
 
+def joined(*recipes: dict) -> dict:
+    """Return one recipe with the seeds of several records and what each of them ended with.
+
+    Source: a recipe is an entry of a results.json of studies/recipe.py.
+    """
+    whole: dict[str, list] = {"seeds": [], "perplexity": [], "accuracy": []}
+    for recipe in recipes:
+        for name, values in whole.items():
+            values.extend(recipe[name])
+    return whole
+
+
 BATCH_ALONE = "the batch alone"
 LARGER_POOLS = "larger pools"
 

@@ -23,7 +23,7 @@ from findings.recipes import (
     UNTIED_VANILLA,
     VANILLA,
 )
-from findings.records import is_clear, of_each_seed, of_seeds, one_having
+from findings.records import is_clear, joined, of_each_seed, of_seeds, one_having
 from findings.records import results as read_results
 from headless_trainer.presentation.significance import LEVEL
 
@@ -295,6 +295,30 @@ def other_pools_differ_in_sign_alone(results: Any) -> bool:
         if is_clear(perplexities, of_same_seeds):
             return False
     return True
+
+
+def encoder_with_drawn_targets() -> dict:
+    """Return all pretrainings of the encoder whose pools are topped up with drawn targets."""
+    records = ("recipe_roformer_pool_variants", "recipe_roformer_drawn_third")
+    return joined(
+        *(
+            read_results(f"studies/results/{record}")[ENCODER_WITH_DRAWN_TARGETS]
+            for record in records
+        )
+    )
+
+
+def drawn_targets_are_worse_but_not_clearly(results: Any) -> bool:
+    """Whether the perplexity of the third encoder with drawn targets is higher than with recent
+    ones, as those of the others are, and all three together are not clearly so.
+    """
+    drawn = encoder_with_drawn_targets()
+    recent = read_results("studies/results/recipe_roformer_longest_pools")[ENCODER_WITH_POOLS]
+    of_same_seeds = of_seeds(recent, "perplexity", drawn["seeds"])
+    pairs = zip(drawn["perplexity"], of_same_seeds, strict=True)
+    is_last = drawn["perplexity"][-1:] == results[ENCODER_WITH_DRAWN_TARGETS]["perplexity"]
+    are_worse = all(other > ours for other, ours in pairs)
+    return is_last and are_worse and not is_clear(drawn["perplexity"], of_same_seeds)
 
 
 def twice_the_rate_changes_little(results: Any) -> bool:
