@@ -42,6 +42,7 @@ from findings.statements import (
     fastest_loss,
     gain_is_on_rare_tokens,
     gemma_learns_and_keeps,
+    gemma_learns_and_keeps_abstracts,
     gemma_learns_less_with_half_of_the_steps,
     growing_pools_of_neox_differ_unclearly,
     lower_score,
@@ -300,6 +301,12 @@ CONTINUING = {
         "Yes, at a gentle rate. Both learn the new French texts and keep nearly all of the English "
         f"ones. At higher rates both forget. {ONE} A hundred steps were run.",
         gemma_learns_and_keeps,
+    ),
+    "real_models_gemma_medical": Record(
+        "Does sampled softmax continue Gemma 3 270M as well on medical abstracts?",
+        "Yes, at a gentle rate. Both learn the abstracts, and the perplexity of English Wikipedia "
+        f"falls, too. {ONE} A hundred steps were run.",
+        gemma_learns_and_keeps_abstracts,
     ),
     "real_models_gemma_begun_half": Record(
         "How far does the exact softmax continue Gemma 3 270M with half of the steps?",

@@ -139,6 +139,22 @@ def gemma_learns_and_keeps(results: Any) -> bool:
     return abs(sampled["new"][0] / exact["new"][0] - 1) < 0.01
 
 
+def gemma_learns_and_keeps_abstracts(results: Any) -> bool:
+    """Whether both objectives lower the perplexities of new and old texts, and differ by less than
+    1 %.
+    """
+    before = results["before"]
+    sampled, exact = (
+        one_having(results["runs"], objective=name) for name in ("sampled_softmax", "vanilla")
+    )
+    for name in ("new", "old"):
+        if max(sampled[name][0], exact[name][0]) >= before[name]:
+            return False
+        if abs(sampled[name][0] / exact[name][0] - 1) > 0.01:
+            return False
+    return True
+
+
 def gemma_learns_less_with_half_of_the_steps(results: Any) -> bool:
     """Whether the exact softmax with half of the steps learns less of the new texts than sampled
     softmax with all of them, and keeps a little more of the old ones.

@@ -126,7 +126,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch_size", type=int, default=8, help="rows of a step")
     parser.add_argument("--max_seq_length", type=int, default=128)
     parser.add_argument(
-        "--max_eval_samples", type=int, default=200, help="rows of each held-out set"
+        "--max_eval_samples", type=int, default=200, help="most rows of each held-out set"
     )
     parser.add_argument("--flags", default="", help="of all runs: --flags='--bf16 auto'")
     parser.add_argument("--equal_time", action="store_true")
@@ -407,7 +407,7 @@ def table_of(args: argparse.Namespace, results: dict) -> list[str]:
     tokens = args.batch_size * args.max_seq_length
     note = (
         f"{len(args.seeds)} seed(s); standard errors in brackets. A step has {tokens:,} tokens; "
-        f"each held-out set has {args.max_eval_samples} rows of {args.max_seq_length} tokens."
+        f"each held-out set has up to {args.max_eval_samples} rows of {args.max_seq_length} tokens."
     )
     return [markdown(head, cells), "", note]
 
