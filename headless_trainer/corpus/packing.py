@@ -41,7 +41,8 @@ _FIRST_ROWS = 1_000  # of a stream, which are searched for unknown tokens
 FEW_UNKNOWN = 0.01
 MOST_UNKNOWN = 0.5
 # Columns with one number per token, from which `TargetMaker` finds the targets.
-_TOKEN_COLUMNS = (
+# With a number for each token of a row.
+COLUMNS_OF_TOKENS = (
     "input_ids",
     "labels",
     "attention_mask",
@@ -587,7 +588,7 @@ def token_arrays(
     # Only lists have a type of their items, called ``feature``.
     names = [
         name
-        for name in _TOKEN_COLUMNS
+        for name in COLUMNS_OF_TOKENS
         if name in shown and hasattr(dataset.features.get(name), "feature")
     ]
     columns_read = names

@@ -216,14 +216,14 @@ class EpochScorer(TrainerCallback):
 
     def on_epoch_end(self, args, state, control, **kwargs):
         start = time.perf_counter()
-        sets = {}
-        when = f"after step {state.global_step}"
-        # Every pass over rows draws a number: what is scored must not change the dropout of later
-        # epochs.
+        # Each pass over rows draws a number from the generator of the dropout. So does the one pass
+        # of transformers' own evaluation, after which later epochs are the same as here. What else
+        # is scored must not change them.
+        first, *others = self.sets
+        sets = {first: self._scores_of(first, state.global_step)}
         with generators_set_aside(args.seed, args.device):
-            for name, rows in self.sets.items():
-                scores, labels, _ = self.trainer.predict(rows)
-                sets[name] = score_outputs(self.run.task, scores, labels, when)
+            for name in others:
+                sets[name] = self._scores_of(name, state.global_step)
         epochs = self.result["epochs"]
         epochs.append({"epoch": len(epochs) + 1, "step": state.global_step, "sets": sets})
         epochs_since_best = len(epochs) - 1 - best_epoch(self.result)
@@ -235,6 +235,11 @@ class EpochScorer(TrainerCallback):
             control.should_training_stop = True
         # Counted apart, since the time of a run is that of its training alone.
         self.seconds += time.perf_counter() - start
+
+    def _scores_of(self, name: str, step: int) -> dict:
+        """Return the figures of an evaluation set after a step, as `score_outputs` makes them."""
+        scores, labels, _ = self.trainer.predict(self.sets[name])
+        return score_outputs(self.run.task, scores, labels, f"after step {step}")
 
     def _log_epoch(self, num_train_epochs: float, *, is_best: bool) -> None:
         epochs = self.result["epochs"]

@@ -11,7 +11,8 @@ from datasets import Dataset
 from transformers.utils.logging import warning_once
 from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
 
-from ..corpus.packing import token_arrays
+from ..corpus.collator import LENGTHS
+from ..corpus.packing import COLUMNS_OF_TOKENS, token_arrays
 from ..corpus.streaming import PackedStream
 from ..processes.coordination import HostExchange, on_first_process
 
@@ -44,10 +45,19 @@ def row_facts(rows: Any) -> dict[str, Any]:
 
 def _hash_of_list(rows: list[Mapping[str, Any]]) -> str:
     some = rows[:: 1 + len(rows) // ROWS_OF_A_LIST]
-    hashes = [
-        xxh3_64_intdigest(np.ascontiguousarray(row["input_ids"], np.int64).data) for row in some
-    ]
+    hashes = [_hash_of_row(row) for row in some]
     return xxh3_128_hexdigest(np.array(hashes, np.uint64).data)
+
+
+def _hash_of_row(row: Mapping[str, Any]) -> int:
+    """Return a hash of the tokens of a row and of what else decides its targets."""
+    names = [name for name in (*COLUMNS_OF_TOKENS, LENGTHS) if row.get(name) is not None]
+    values = np.concatenate([np.ravel(row[name]) for name in names])
+    seed = 0
+    if names != ["input_ids"]:
+        # The same numbers mean something else in another column.
+        seed = xxh3_64_intdigest(" ".join(names).encode())
+    return xxh3_64_intdigest(np.ascontiguousarray(values, np.int64).data, seed=seed)
 
 
 def _hash_of_dataset(rows: Dataset) -> str:

@@ -132,10 +132,14 @@ def test_xnli_trains_on_english_and_scores_each_language(tmp_path):
         rows = [{**row, "premise": language} for row in NLI]
         mirror(tmp_path, f"xnli/{language}", rows, rows[:1])
         mirror(tmp_path, f"xnli/{language}", rows[:2], splits=["test"])
-    train, evaluation = load("xnli", str(tmp_path), ["fr", "de"])
+    train, evaluation = load("xnli", str(tmp_path), ["fr", "de", "en"])
     assert train["texts"][0] == [["en", "h0"]]
     found = {language: rows["texts"][:] for language, rows in evaluation.items()}
-    assert found == {"fr": [[["fr", "h0"]]], "de": [[["de", "h0"]]]}
+    assert found == {
+        "fr": [[["fr", "h0"]]],
+        "de": [[["de", "h0"]]],
+        "en": [[["en", "h0"]]],
+    }
     train, evaluation = load("xnli_de", str(tmp_path), train_split="test")
     assert train["texts"][:] == [[["de", "h0"]], [["de", "h1"]]]
     assert list(evaluation) == ["de"]

@@ -3,6 +3,7 @@ or it is refused.
 """
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,6 +79,25 @@ def ours(caplog) -> list[str]:
 def test_the_same_run_is_not_mentioned(tmp_path, caplog):
     assert resumed(tmp_path, optim="adamw_torch").state.global_step == 2  # from adamw_torch_fused
     assert not ours(caplog)
+
+
+@pytest.mark.parametrize("make", [Dataset.from_list, list])
+@pytest.mark.parametrize(("name", "before", "now"), [
+    ("completion_mask", [0] * 6 + [1] * 6, [0] * 2 + [1] * 10),
+    ("labels", [-100] * 6 + [5] * 6, [-100] * 2 + [5] * 10),
+    ("position_ids", [0, 1, 2, 3, 4, 5] * 2, [0, 1, 2, 3] * 3),
+])  # fmt: skip
+def test_rows_with_other_targets_are_other_rows(tmp_path, make, name, before, now):
+    def run(values: list[int]):
+        ids = [(5 + np.arange(12) + 7 * row) % 40 + 2 for row in range(24)]
+        data = make([{"input_ids": row.tolist(), name: values} for row in ids])
+        return trainer_for(tmp_path, "clm", Tokenizer(), objective="vanilla", data=data, **SAVING)
+
+    run(before).train()
+    shutil.rmtree(tmp_path / "checkpoint-2")
+    with pytest.raises(ValueError, match="was written with other training rows"):
+        run(now).train(resume_from_checkpoint="last")
+    assert run(before).train(resume_from_checkpoint="last").global_step == 2
 
 
 def test_what_the_optimizer_brings_back_is_said_to_have_no_effect(tmp_path, caplog):
