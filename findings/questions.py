@@ -62,6 +62,7 @@ from findings.statements import (
     predicted_draws_are_nearest_with_half_of_the_vocabulary,
     same_losses,
     scores,
+    scores_are_within_a_point,
     share_survives,
     steps_of_the_earlier_code,
     third_neox_lies_between,
@@ -1360,6 +1361,12 @@ FINE_TUNING = {
         "There is no clear difference on one task, of which four seeds were run with a part of the "
         "rows.",
         level({"way": "glue"}, {"way": "transformers"}, "score"),
+    ),
+    "fine_tuning_parity_cola": Record(
+        "Does `glue` score as transformers' own `Trainer` on all rows of CoLA?",
+        "The two are within a point of Matthews' correlation. One seed was run, which cannot show "
+        "a difference of that size.",
+        scores_are_within_a_point,
     ),
     "fine_tuning_parity_accumulated": Record(
         "Does `glue` have the losses of transformers' own `Trainer` with two micro-batches a step?",

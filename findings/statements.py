@@ -524,6 +524,19 @@ def faster_than_both_heads(rows_of_a_batch: str) -> Check:
     )
 
 
+def scores_are_within_a_point(results: Any) -> bool:
+    """Whether the best and the last scores of both ways differ by less than 0.01.
+
+    Source: the results of studies/fine_tuning_parity.py.
+    """
+    ours, theirs = (one_having(results, way=way) for way in ("glue", "transformers"))
+    return all(
+        abs(score - other) < 0.01
+        for name in ("score", "last_score")
+        for score, other in zip(ours[name], theirs[name], strict=True)
+    )
+
+
 def same_losses(results: Any) -> bool:
     """Whether the losses of all steps are those of transformers with the same rows.
 
