@@ -118,6 +118,10 @@ def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, count, dtyp
         assert losses == pytest.approx(want_losses, rel=1e-5)
         if task == "mask" or count == 1:
             continue
+        if task == "own exact":
+            # The first step scores the whole vocabulary, which is the same on all processes.
+            assert exchanged[0] is None and exchanged[1] > 0
+            continue
         labels = [row["labels"] for row in labelled_rows(task, empty)]
         distinct = [len(NegativePool.from_targets(each[each >= 0])) for each in labels]
         assert 0 < exchanged[0] <= (count - 1) * 16 * sum(distinct)
