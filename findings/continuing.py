@@ -267,13 +267,7 @@ def gemma_on_abstracts() -> Card:
             "Wikipedia: accuracy (%)",
         ),
         rows=[
-            (
-                "before",
-                figure([before["new"]]),
-                figure([before["new_accuracy"]], digits=2),
-                figure([before["old"]]),
-                figure([before["old_accuracy"]], digits=2),
-            ),
+            run_row("before", before),
             run_row("exact softmax", exact),
             run_row("sampled softmax", sampled),
         ],

@@ -9,7 +9,6 @@ from findings.recipes import (
     HEADLESS,
     LARGE_POOLS,
     NEOX_WITH_GROWING_POOLS,
-    NEOX_WITH_POOLS,
     SMALL_BATCHES,
     SMALL_DECODER,
     SMALL_NEOX,
@@ -38,6 +37,7 @@ from findings.records import (
     results,
     share_to_match,
 )
+from findings.statements import neox_with_pools
 
 TITLE = "Pretraining a decoder from random weights"
 
@@ -181,13 +181,11 @@ def pretrainings(seeds: list[int]) -> str:
 
 
 def do_growing_pools_help_decoders() -> Card:
-    first = results("studies/results/recipe_longest_pools")[NEOX_WITH_POOLS]
-    third = results("studies/results/recipe_longest_pools_third")[NEOX_WITH_POOLS]
+    fixed = neox_with_pools()
     growing = results("studies/results/recipe_neox_growing_pools")[NEOX_WITH_GROWING_POOLS]
-    check(first["seeds"] + third["seeds"] == growing["seeds"], "the seeds are pairs")
-    fixed = {key: first[key] + third[key] for key in ("perplexity", "accuracy")}
-    for key, values in fixed.items():
-        check(not is_clear(growing[key], values), f"no clear difference of {key}")
+    check(fixed["seeds"] == growing["seeds"], "the seeds are pairs")
+    for key in ("perplexity", "accuracy"):
+        check(not is_clear(growing[key], fixed[key]), f"no clear difference of {key}")
     return Card(
         name="do_growing_pools_help_decoders",
         question="Should the pools of a decoder grow during training?",

@@ -315,12 +315,9 @@ def other_pools_differ_in_sign_alone(results: Any) -> bool:
 
 def encoder_with_drawn_targets() -> dict:
     """Return all pretrainings of the encoder whose pools are topped up with drawn targets."""
-    records = ("recipe_roformer_pool_variants", "recipe_roformer_drawn_third")
     return joined(
-        *(
-            read_results(f"studies/results/{record}")[ENCODER_WITH_DRAWN_TARGETS]
-            for record in records
-        )
+        read_results("studies/results/recipe_roformer_pool_variants")[ENCODER_WITH_DRAWN_TARGETS],
+        read_results("studies/results/recipe_roformer_drawn_third")[ENCODER_WITH_DRAWN_TARGETS],
     )
 
 
@@ -387,16 +384,15 @@ def growing_pools_of_neox_differ_unclearly(results: Any) -> bool:
     pools of one size.
     """
     growing = results[NEOX_WITH_GROWING_POOLS]["perplexity"]
-    return not is_clear(growing, perplexities_of_neox_with_pools())
+    return not is_clear(growing, neox_with_pools()["perplexity"])
 
 
-def perplexities_of_neox_with_pools() -> list[float]:
-    """Return those of all pretrainings of GPT-NeoX with large pools, by their seeds."""
-    return [
-        perplexity
-        for record in ("recipe_longest_pools", "recipe_longest_pools_third")
-        for perplexity in read_results(f"studies/results/{record}")[NEOX_WITH_POOLS]["perplexity"]
-    ]
+def neox_with_pools() -> dict:
+    """Return all pretrainings of GPT-NeoX with large pools."""
+    return joined(
+        read_results("studies/results/recipe_longest_pools")[NEOX_WITH_POOLS],
+        read_results("studies/results/recipe_longest_pools_third")[NEOX_WITH_POOLS],
+    )
 
 
 def other_rates_are_worse(results: Any) -> bool:

@@ -171,6 +171,7 @@ def positions_in_documents(lengths: np.ndarray) -> np.ndarray:
 
 def _check_numbers(name: str, number: int, values: np.ndarray) -> None:
     """Refuse values that integers cannot hold, and masks of anything but 0 and 1."""
+    must = "integers"
     if name in LEARNED_MASKS:
         fits = np.isin(values, (0, 1))
         must = "0 (not learned) and 1"
@@ -179,11 +180,9 @@ def _check_numbers(name: str, number: int, values: np.ndarray) -> None:
     elif values.dtype.kind == "f":
         # Whole numbers that are stored as floats fit too.
         fits = np.isfinite(values) & (values == np.trunc(values))
-        must = "integers"
     else:
         # Text, or None.
         fits = np.zeros(values.shape, dtype=bool)
-        must = "integers"
     if not fits.all():
         raise ValueError(
             f"Column {name!r} of row {number} holds {values[~fits][0]!s} but must hold {must}: "

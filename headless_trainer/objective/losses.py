@@ -221,7 +221,7 @@ def vocabulary_cross_entropy(
         if fits or backend == "dense" or reduction == "none":
             scores = capped(_scores(hidden, weight, bias), softcap)
             if log_weights is not None:
-                scores = scores + log_weights.to(scores.dtype)
+                scores = scores + log_weights
             if target_shift is not None:
                 shift = target_shift[:, None].to(scores.dtype)
                 scores = scores.scatter_add(1, target_ids[:, None], shift)
